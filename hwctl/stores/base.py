@@ -1,0 +1,250 @@
+"""What every family of store has in common: the artifact as a value, and the Store protocol.
+
+The verbs in ``core`` are written once over this protocol. It owns vocabulary and shapes only; how a
+family lays out, judges, locks and removes its artifacts lives in that family's ``store.py``.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from hwctl.errors import Finding
+from hwctl.fs.locks import Deadline, Held, Mode
+
+Advance = Callable[[int], None]
+"""Told of every stretch of bytes that was worked through, for progress and pace."""
+
+
+def silent(_count: int) -> None:
+    """An Advance that tells nobody."""
+
+
+class Family(enum.StrEnum):
+    HOSTWEIGHTS = "hostweights"
+    KTINT8 = "ktint8"
+    PAGEWEIGHTS = "pageweights"
+
+
+class State(enum.StrEnum):
+    """Where an entry stands, as far as its place and its marker files tell."""
+
+    STAGING = "staging"
+    READY = "ready"
+    INCOMPLETE = "incomplete"
+    DAMAGED = "damaged"
+    CONSUMING = "consuming"
+    DENIED = "denied"
+    QUARANTINED = "quarantined"
+    TEMPORARY = "temporary"
+    ORPHAN = "orphan"
+    FOREIGN = "foreign"
+    UNREADABLE = "unreadable"
+    VANISHED = "vanished"
+    ABSENT = "absent"
+
+
+class Level(enum.StrEnum):
+    """How deep a check looks; each level includes the ones before it."""
+
+    MARKER = "marker"
+    SIZE = "size"
+    FULL = "full"
+
+
+class Content(enum.StrEnum):
+    """Whether the rules about the tensors' values were looked at."""
+
+    CHECKED = "checked"
+    NOT_CHECKED = "not-checked"
+    NOT_ASKED = "not-asked"
+
+
+@dataclass(frozen=True, slots=True)
+class Holders:
+    """Who holds an artifact's locks, read from /proc/locks without taking any."""
+
+    shared: int = 0
+    exclusive: int = 0
+    pids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """One entry of a store, as a scan saw it.
+
+    ``bytes`` is counted as the family counts (st_size), ``allocated`` is what the disk gave
+    (st_blocks * 512, each inode once). ``created`` and ``last_used`` are nanoseconds since the epoch.
+    ``inode`` is (device, inode) of ``path``, so that a later look can tell a successor of the same name.
+    ``detail`` holds the family's own facts, JSON-ready.
+    """
+
+    family: Family
+    store: Path
+    key: str
+    path: Path
+    state: State
+    bytes: int = 0
+    allocated: int = 0
+    files: int = 0
+    created: int | None = None
+    last_used: int | None = None
+    leases: Holders = Holders()
+    inode: tuple[int, int] | None = None
+    owner_uid: int | None = None
+    reason: str | None = None
+    detail: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckOptions:
+    """How a check may go about it. ``expected`` is the family's own type (identity, authority, geometry)."""
+
+    jobs: int = 1
+    rate: int | None = None
+    deadline: Deadline = Deadline.never()
+    wait: Deadline = Deadline.now()
+    advance: Advance = silent
+    expected: object | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a check found: every finding, in the family's order of checks."""
+
+    artifact: Artifact
+    level: Level
+    findings: tuple[Finding, ...]
+    checked_bytes: int = 0
+    content: Content = Content.NOT_ASKED
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def valid(self) -> bool:
+        return not self.findings
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """Locks taken for one artifact, in the order they were taken. Empty means there was nothing to lock."""
+
+    locks: tuple[Held, ...] = ()
+
+    def release(self) -> None:
+        """Let go in reverse order. In a forked child this closes and never unlocks."""
+        for held in reversed(self.locks):
+            held.release()
+
+    def __enter__(self) -> Lease:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.release()
+
+
+class Death(enum.Enum):
+    """The answer to "may this be reclaimed?". Only PROVEN may be removed."""
+
+    PROVEN = "stale"
+    LIVE = "live"
+    UNPROVEN = "unproven"
+    NOT_STALE = "not-stale"
+
+
+@dataclass(frozen=True, slots=True)
+class StalePolicy:
+    """What the caller allows reclaim-stale to count as dead.
+
+    ``older_than`` (ns) replaces a family's own grace times; None keeps them.
+    """
+
+    older_than: int | None = None
+    leaseless: bool = False
+    ready: bool = False
+    other_users: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Staleness:
+    """A verdict with the evidence for it, one clause each, fit to be shown to an operator."""
+
+    death: Death
+    evidence: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """What a removal really freed: st_blocks * 512, each inode once.
+
+    ``still_mapped`` counts bytes of files that other processes keep open or mapped: gone by name, still held.
+    """
+
+    files: int = 0
+    bytes_freed: int = 0
+    still_mapped: int = 0
+
+    def __add__(self, other: Removed) -> Removed:
+        return Removed(
+            self.files + other.files,
+            self.bytes_freed + other.bytes_freed,
+            self.still_mapped + other.still_mapped,
+        )
+
+
+class Store(Protocol):
+    """One store of one family. All methods may raise HwctlError for "could not find out" and "refused"."""
+
+    @property
+    def family(self) -> Family: ...
+
+    @property
+    def root(self) -> Path: ...
+
+    @property
+    def owner_uid(self) -> int:
+        """The uid that owns the root; readers judge against it, writers must be it."""
+        ...
+
+    def scan(self) -> Iterator[Artifact]:
+        """Every entry, damaged and foreign ones too, sorted by key; no payload is read, no lock taken."""
+        ...
+
+    def look(self, artifact: Artifact) -> Artifact | None:
+        """The same entry as it is now (same path), or None when it is gone."""
+        ...
+
+    def check(self, artifact: Artifact, level: Level, options: CheckOptions) -> Report:
+        """Judge an artifact under its shared lease. Damage is in the report; exceptions mean "unknown"."""
+        ...
+
+    def lease(self, artifact: Artifact, mode: Mode, deadline: Deadline, *, create: bool = False) -> Lease:
+        """Take the family's locks in the family's order, or raise Busy.
+
+        SHARED opens existing lock files only, unless ``create``; EXCLUSIVE is what removing, setting aside
+        and restoring need, and creates what it must.
+        """
+        ...
+
+    def stale(self, artifact: Artifact, policy: StalePolicy) -> Staleness:
+        """Whether the entry's producer is proven dead, with the evidence."""
+        ...
+
+    def set_aside(self, artifact: Artifact, reason: str) -> Artifact:
+        """Move into quarantine, durably, under an exclusive lease held by the caller; the new entry."""
+        ...
+
+    def restore(self, artifact: Artifact) -> Artifact:
+        """Move a quarantined (or lift a merely denied) entry back; never over an existing one."""
+        ...
+
+    def remove(self, artifact: Artifact) -> Removed:
+        """Delete for good, under an exclusive lease held by the caller; vanished files are success."""
+        ...
+
+    def sweep(self, deadline: Deadline) -> AbstractContextManager[None]:
+        """Held around a whole eviction, for families that serialise evictions."""
+        ...
