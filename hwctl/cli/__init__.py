@@ -1,1 +1,1 @@
-"""The terminal room: words, options, output. The only room that knows argv, the environment and exit statuses."""
+"""Words, options, output: the only room that knows a terminal, the environment and exit statuses."""

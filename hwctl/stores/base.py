@@ -106,8 +106,8 @@ class CheckOptions:
 
     jobs: int = 1
     rate: int | None = None
-    deadline: Deadline = Deadline.never()
-    wait: Deadline = Deadline.now()
+    deadline: Deadline = field(default_factory=Deadline.never)
+    wait: Deadline = field(default_factory=Deadline.now)
     advance: Advance = silent
     expected: object | None = None
 

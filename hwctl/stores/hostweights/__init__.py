@@ -1,1 +1,1 @@
-"""vLLM-Omni host weight stores: immutable safetensors artifacts behind a manifest, READY marker and flock leases."""
+"""vLLM-Omni host weight stores: immutable safetensors artifacts, manifest, READY marker, flock leases."""

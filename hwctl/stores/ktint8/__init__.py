@@ -1,1 +1,1 @@
-"""KTransformers AMX-INT8 expert-weight trees: staged under a lease, published by rename, consumed by layer."""
+"""KTransformers AMX-INT8 trees: staged under a lease, published by rename, consumed layer by layer."""
