@@ -1,0 +1,24 @@
+"""What every test may rely on: a skip is visible, and where HWCTL_TESTS_MUST_RUN is set it is a failure.
+
+CI sets that variable: a capability that CI lacks must not pass for a green test. A test that depends on
+hardware CI cannot promise (two NUMA nodes, say) carries ``@pytest.mark.hardware``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+
+import pytest
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.skipped and os.environ.get("HWCTL_TESTS_MUST_RUN") and not hasattr(report, "wasxfail"):
+        if item.get_closest_marker("hardware") is None:
+            report.outcome = "failed"
+            report.longrepr = f"skipped where every test must run: {report.longrepr}"
+    return report
