@@ -102,7 +102,11 @@ class Artifact:
 
 @dataclass(frozen=True, slots=True)
 class CheckOptions:
-    """How a check may go about it. ``expected`` is the family's own type (identity, authority, geometry)."""
+    """How a check may go about it. ``expected`` is the family's own type (identity, authority, geometry).
+
+    ``restoring`` judges an entry as it would stand once moved back: its place in quarantine, a deny
+    marker and the sticky bit are no findings then, everything else is.
+    """
 
     jobs: int = 1
     rate: int | None = None
@@ -110,6 +114,7 @@ class CheckOptions:
     wait: Deadline = field(default_factory=Deadline.now)
     advance: Advance = silent
     expected: object | None = None
+    restoring: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +214,14 @@ class Store(Protocol):
         """The uid that owns the root; readers judge against it, writers must be it."""
         ...
 
+    def actor(self, artifact: Artifact) -> int:
+        """The uid that may change this entry: the root's owner, or a tree's own owner in a shared base."""
+        ...
+
+    def size(self) -> int:
+        """Bytes in the store as the family counts them against a budget, files it does not know included."""
+        ...
+
     def scan(self) -> Iterator[Artifact]:
         """Every entry, damaged and foreign ones too, sorted by key; no payload is read, no lock taken."""
         ...
@@ -230,7 +243,22 @@ class Store(Protocol):
         ...
 
     def stale(self, artifact: Artifact, policy: StalePolicy) -> Staleness:
-        """Whether the entry's producer is proven dead, with the evidence."""
+        """Whether the entry's producer is proven dead, with the evidence.
+
+        Asked once while planning and again under the exclusive lease: a lock that this very process
+        holds is therefore no sign of life.
+        """
+        ...
+
+    def deny(self, artifact: Artifact, reason: str) -> bool:
+        """Turn new readers away from an artifact that is leased right now, without moving it (QUA-03).
+
+        Must not need free space. False where a family has no such mark.
+        """
+        ...
+
+    def mark_used(self, artifact: Artifact) -> None:
+        """Note that a holder was met, for families whose clock of last use hwctl keeps (EVI-01)."""
         ...
 
     def set_aside(self, artifact: Artifact, reason: str) -> Artifact:
