@@ -1,0 +1,137 @@
+"""Opening by descriptor, never through a final link, never hanging on a pipe.
+
+Owns how a file or folder is opened and how a small document is read whole. What the bytes mean, and how a
+name is shown, is somebody else's business.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+_READ_CHUNK = 1 << 20
+
+
+class NotRegular(OSError):
+    """The name stands for something that is no regular file; ``kind`` says what it is."""
+
+    def __init__(self, kind: str, name: str | os.PathLike[str]) -> None:
+        super().__init__(errno.EINVAL, f"is a {kind}, not a regular file", os.fspath(name))
+        self.kind = kind
+
+
+class TooLarge(OSError):
+    """The file holds more than the caller is ready to read; ``size`` as far as known, and the ``limit``."""
+
+    def __init__(self, size: int, limit: int, name: str | os.PathLike[str]) -> None:
+        super().__init__(errno.EFBIG, f"is {size} bytes, over the limit of {limit} bytes", os.fspath(name))
+        self.size = size
+        self.limit = limit
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A file read whole, with the facts taken from its descriptor before the first byte."""
+
+    data: bytes
+    stat: os.stat_result
+
+
+def kind_of(mode: int) -> str:
+    """What an st_mode stands for, in a word or two fit for a message."""
+    for test, word in (
+        (stat.S_ISREG, "regular file"),
+        (stat.S_ISDIR, "directory"),
+        (stat.S_ISLNK, "symbolic link"),
+        (stat.S_ISFIFO, "fifo"),
+        (stat.S_ISSOCK, "socket"),
+        (stat.S_ISCHR, "character device"),
+        (stat.S_ISBLK, "block device"),
+    ):
+        if test(mode):
+            return word
+    return "file of unknown type"
+
+
+def identity(st: os.stat_result) -> tuple[int, int, int, int, int]:
+    """What changes when a file is written or replaced: (device, inode, size, mtime ns, ctime ns)."""
+    return (st.st_dev, st.st_ino, st.st_size, st.st_mtime_ns, st.st_ctime_ns)
+
+
+def open_dir(name: str | Path, *, dir_fd: int | None = None) -> int:
+    """Open a directory for reading and as a base of other calls. A link is refused with ENOTDIR."""
+    return os.open(name, DIRECTORY_FLAGS, dir_fd=dir_fd)
+
+
+@contextmanager
+def opened_dir(name: str | Path, *, dir_fd: int | None = None) -> Iterator[int]:
+    """``open_dir`` for the length of a with-block."""
+    fd = open_dir(name, dir_fd=dir_fd)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def open_regular(
+    name: str | Path, *, dir_fd: int | None = None, flags: int = os.O_RDONLY
+) -> tuple[int, os.stat_result]:
+    """Open a regular file and return (descriptor, its stat).
+
+    O_NONBLOCK keeps a fifo from hanging the caller, which a hostile name in a shared folder would; for
+    regular files it means nothing. A link gives ELOOP, any other kind NotRegular.
+    """
+    extra = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+    try:
+        fd = os.open(name, flags | extra, dir_fd=dir_fd)
+    except OSError as exc:
+        # A socket and a fifo without a reader answer ENXIO, a directory opened for writing EISDIR.
+        if exc.errno not in (errno.ENXIO, errno.EISDIR):
+            raise
+        st = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
+        raise NotRegular(kind_of(st.st_mode), name) from exc
+    try:
+        st = os.fstat(fd)
+        if not stat.S_ISREG(st.st_mode):
+            raise NotRegular(kind_of(st.st_mode), name)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd, st
+
+
+def read_document(name: str | Path, *, dir_fd: int | None = None, limit: int) -> Document:
+    """Read a regular file of at most ``limit`` bytes whole, or raise the OSError that was met.
+
+    The size is asked first, so that a huge file is never begun; and the reading is bounded too, since a
+    file can grow meanwhile.
+    """
+    fd, st = open_regular(name, dir_fd=dir_fd)
+    try:
+        if st.st_size > limit:
+            raise TooLarge(st.st_size, limit, name)
+        return Document(_read_bounded(fd, st.st_size, limit, name), st)
+    finally:
+        os.close(fd)
+
+
+def _read_bounded(fd: int, expected: int, limit: int, name: str | Path) -> bytes:
+    parts: list[bytes] = []
+    total = 0
+    while True:
+        # One byte more than expected, so that the usual file ends in a single short read.
+        want = min(max(expected - total, 0) + 1, _READ_CHUNK)
+        part = os.read(fd, want)
+        if not part:
+            return b"".join(parts)
+        total += len(part)
+        if total > limit:
+            raise TooLarge(max(total, os.fstat(fd).st_size), limit, name)
+        parts.append(part)
