@@ -200,6 +200,25 @@ class Removed:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Match:
+    """PATH as a family recognised it, by names and markers only.
+
+    Every family's ``store.py`` offers ``recognise(path) -> Match | None`` and ``open_store(root) -> Store``.
+    ``recognise`` gets an absolute path whose parents are resolved and whose last component may be a link,
+    damaged or absent. Place counts before content: what lies inside a recognised root is that root's entry
+    even when its own markers are damaged or it does not exist.
+
+    For a whole store ``path`` is the root and ``key`` is None. For an entry, ``store.look`` must answer for an
+    Artifact that holds just this family, store, key and path (with state ABSENT).
+    """
+
+    family: Family
+    root: Path
+    path: Path
+    key: str | None = None
+
+
 class Store(Protocol):
     """One store of one family. All methods may raise HwctlError for "could not find out" and "refused"."""
 

@@ -1,0 +1,190 @@
+"""One run's answer: collected as JSON or said as text, with one status, whatever happens.
+
+Every command body stands in ``with Answer("verb", …) as answer:`` and ends with
+``return answer.exit_status``. Deliberate failures, I/O errors and bugs raised inside become the status,
+the error object and the words for it; only usage errors and signals pass through, to ``__main__``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import TextIO
+
+from hwctl import __version__
+from hwctl.cli import environment, exits
+from hwctl.cli.document import dumps, time_text
+from hwctl.cli.output import Colors, Output, Piece
+from hwctl.cli.signals import Interrupted
+from hwctl.errors import HwctlError, Refused, Status, Usage, worst
+
+
+class Answer:
+    """Results, totals, warnings and failures of one run.
+
+    ``reads_only`` decides what becomes of the status when stdout cannot be written: a verb that only reads
+    has then not delivered its answer; one that writes has done its work all the same (CLI-04).
+    """
+
+    def __init__(
+        self,
+        verb: str,
+        *,
+        json: bool = False,
+        quiet: bool = False,
+        verbose: int = 0,
+        color: Colors = Colors.AUTO,
+        reads_only: bool = False,
+        dry_run: bool = False,
+    ) -> None:
+        if quiet and verbose:
+            raise Usage("--quiet and --verbose contradict each other")
+        self.verb = verb
+        self.output = Output(json=json, quiet=quiet, verbose=verbose, color=color)
+        self.reads_only = reads_only
+        self.dry_run = dry_run
+        self.results: list[Mapping[str, object]] = []
+        self.totals: dict[str, object] = {}
+        self.warnings: list[str] = []
+        self.errors: list[HwctlError] = []
+        self.verdict: str | None = None
+        self._status = Status.OK
+        self._signum: int | None = None
+        self._started_ns = time.time_ns()
+        self._clock = time.monotonic()
+
+    # What verbs call.
+
+    def result(self, fields: Mapping[str, object], status: Status = Status.OK) -> None:
+        """Add one result to the document; the worst status of all results is the run's."""
+        self._status = worst((self._status, status))
+        if self.output.json:
+            self.results.append(fields)
+
+    def line(self, *pieces: Piece, problem: bool = False) -> None:
+        """Say one line of the answer on stdout. Under -q only problems are said, under --json nothing."""
+        if not self.output.json and (problem or not self.output.quiet):
+            self.output.out.line(*pieces)
+
+    def record(self, *fields: Piece, problem: bool = False) -> None:
+        """Say one record of the answer on stdout, its fields separated by tabs."""
+        if not self.output.json and (problem or not self.output.quiet):
+            self.output.out.record(*fields)
+
+    def close_with(self, verdict: str, status: Status = Status.OK) -> None:
+        """Set the last line of the answer; it is a problem, and so said under -q, unless the status is OK."""
+        self.verdict = verdict
+        self._status = worst((self._status, status))
+
+    def note(self, message: str, *, verbosity: int = 0) -> None:
+        """Say something about the work on stderr."""
+        output = self.output
+        if not (output.json or output.quiet) and output.verbose >= verbosity:
+            output.err.line(message)
+
+    def warn(self, message: str) -> None:
+        """Something the caller should know that does not change the status."""
+        self.warnings.append(message)
+        if not self.output.json:
+            self.output.err.line(f"hwctl {self.verb}: warning: {message}")
+
+    def fail(self, error: HwctlError) -> None:
+        """Record a failure that does not end the run, such as one PATH of several."""
+        self.errors.append(error)
+        self._status = worst((self._status, error.status))
+        if not self.output.json:
+            where = f"{error.path}: " if error.path and error.path not in error.message else ""
+            self.output.err.line(f"hwctl {self.verb}: {where}{error.message}")
+
+    def confirm(self, question: str, *, yes: bool) -> None:
+        """Go on, or raise Refused. Asks only where a person can answer; never waits for a pipe (CLI-06)."""
+        if yes or self.dry_run:
+            return
+        if not (os.isatty(0) and os.isatty(2)):
+            raise Refused(
+                "nobody can be asked here (stdin or stderr is no terminal); --yes says it in advance"
+            )
+        self.output.flush()
+        self.output.err.raw(b"")
+        sys.stderr.write(f"{question} [y/N] ")
+        sys.stderr.flush()
+        if _read_line(sys.stdin).strip().lower() not in ("y", "yes"):
+            raise Refused("not confirmed; nothing was changed")
+
+    @property
+    def status(self) -> Status:
+        return self._status
+
+    @property
+    def exit_status(self) -> int:
+        """What the process exits with; complete only after the with-block."""
+        if self._signum is not None:
+            return 128 + self._signum
+        broken = self.output.out.broken
+        if broken is None or not self.reads_only:
+            return int(self._status)
+        if broken == exits.EPIPE:
+            return exits.BROKEN_PIPE if self._status is Status.OK else int(self._status)
+        return int(worst((self._status, Status.IO)))
+
+    # The end of a run.
+
+    def __enter__(self) -> Answer:
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, exc: BaseException | None, _trace: TracebackType | None
+    ) -> bool:
+        if isinstance(exc, Usage):
+            return False
+        if isinstance(exc, Exception):
+            failure = exits.as_failure(exc, self.verb)
+            if environment.debug() and "traceback" in failure.details and not self.output.json:
+                self.output.err.raw(str(failure.details["traceback"]).encode("utf-8", "backslashreplace"))
+            self.fail(failure)
+        elif isinstance(exc, Interrupted):
+            self._signum = exc.signum
+        self._finish()
+        return isinstance(exc, Exception)
+
+    def _finish(self) -> None:
+        output = self.output
+        if output.json:
+            output.out.raw(dumps(self._envelope()))
+            if self._status is not Status.OK and self._signum is None:
+                output.err.raw(dumps(exits.error_object(self._worst_error(), debug=environment.debug())))
+        elif self._signum is not None:
+            name = exits.signal_name(self._signum)
+            output.err.line(f"hwctl {self.verb}: ended by {name}")
+        elif self.verdict is not None and (not output.quiet or self._status is not Status.OK):
+            output.out.line(self.verdict)
+        output.flush()
+
+    def _envelope(self) -> dict[str, object]:
+        return {
+            "schema": f"hwctl.{self.verb.replace(' ', '-')}/1",
+            "hwctl": __version__,
+            "host": os.uname().nodename,
+            "started": time_text(self._started_ns),
+            "seconds": round(time.monotonic() - self._clock, 3),
+            "status": "signal" if self._signum is not None else self._status.word,
+            "exit_status": 128 + self._signum if self._signum is not None else int(self._status),
+            "dry_run": self.dry_run,
+            "results": self.results,
+            "totals": self.totals,
+            "warnings": self.warnings,
+        }
+
+    def _worst_error(self) -> HwctlError:
+        """The first of the most serious failures; a verdict that is no failure of the run gets one made."""
+        for error in self.errors:
+            if error.status is self._status:
+                return error
+        return exits.Verdict(self._status, self.verdict or self._status.word)
+
+
+def _read_line(stream: TextIO | None) -> str:
+    return "" if stream is None else stream.readline()

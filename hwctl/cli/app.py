@@ -1,0 +1,67 @@
+"""The Typer app: every command, registered eagerly; heavy imports stand inside the commands' bodies.
+
+How a verb registers itself. Its module has one function that takes the app it belongs to::
+
+    def register(app: typer.Typer) -> None:
+        app.command("evict", epilog=EXAMPLES)(evict)
+
+    def evict(
+        paths: params.Paths,
+        max_size: Annotated[Size | None, typer.Option("--max-size", metavar="SIZE", parser=…, help=…)] = None,
+        dry_run: params.DryRun = False,
+        json: params.Json = False,
+        quiet: params.Quiet = False,
+        verbose: params.Verbose = 0,
+        color: params.Color = params.Colors.AUTO,
+        family: params.FamilyOption = None,
+    ) -> int:
+        \"\"\"One line: what it does.
+
+        A paragraph or two for the help and the man page.
+        \"\"\"
+        with Answer("evict", json=json, quiet=quiet, verbose=verbose, color=color, dry_run=dry_run) as answer:
+            …                                       # typed results from core
+            answer.result({**artifact_fields(a), "outcome": "done"}, Status.OK)     # the document
+            answer.record("done", a.key)                                            # the text
+            answer.totals["bytes_freed"] = freed
+            answer.close_with("3 of 3 removed, 12 GiB freed")
+        return answer.exit_status
+
+Wrong combinations of options raise ``errors.Usage`` before anything is touched. Everything given to
+``answer.line``, ``record``, ``note`` and ``warn`` is escaped there; coloured words are ``Styled`` pieces.
+``publish`` is a sub-app whose three commands register the same way.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from typing import Annotated
+
+import typer
+
+_VERBS = ("publish", "verify", "inspect", "quarantine", "reclaim_stale", "evict", "consume", "exec")
+
+
+def build() -> typer.Typer:
+    """The whole command tree."""
+    app = typer.Typer(
+        name="hwctl",
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        no_args_is_help=True,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(root)
+    for verb in _VERBS:
+        name = f"hwctl.cli.{verb}"
+        if importlib.util.find_spec(name) is not None:
+            importlib.import_module(name).register(app)
+    return app
+
+
+def root(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> None:
+    """Publish, verify and reclaim model-weight stores on a node."""

@@ -1,0 +1,122 @@
+"""JSON documents: the envelope, and how artifacts, findings and failures are spelled in it.
+
+Sizes are integers in bytes, times RFC 3339 in UTC, null is written. Text is always valid Unicode; a name
+that is not UTF-8 has its exact bytes beside it as ``<field>_b64``.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import os
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import PurePath
+
+from hwctl.errors import Finding
+from hwctl.stores.base import Artifact, Report
+
+_DEEPEST = 32
+
+
+def dumps(value: object) -> bytes:
+    """One line of JSON, ASCII only: every control, bidi and zero-width character is a ``\\u`` escape."""
+    text = json.dumps(plain(value), ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    return text.replace("\x7f", "\\u007f").encode("ascii") + b"\n"
+
+
+def plain(value: object, depth: int = 0) -> object:
+    """``value`` as JSON can hold it: no lone surrogates, no NaN, nothing without an end."""
+    if value is None or isinstance(value, bool | int):
+        return value if not isinstance(value, int) or isinstance(value, bool) else int(value)
+    if isinstance(value, str):
+        return (
+            value.encode("utf-8", "surrogateescape").decode("utf-8", "replace") if _odd(value) else str(value)
+        )
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if depth >= _DEEPEST:
+        return "…"
+    if isinstance(value, Mapping):
+        return {str(plain(str(key))): plain(item, depth + 1) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(item, depth + 1) for item in value]
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace")
+    return plain(str(value), depth + 1)
+
+
+def _odd(text: str) -> bool:
+    """Whether ``text`` holds lone surrogates."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
+def named(field: str, name: str | PurePath | None) -> dict[str, object]:
+    """A field that holds a file name, with its bytes in base64 beside it when they are not UTF-8."""
+    if name is None:
+        return {field: None}
+    text = str(name)
+    fields: dict[str, object] = {field: text}
+    if _odd(text):
+        fields[f"{field}_b64"] = base64.b64encode(os.fsencode(text)).decode("ascii")
+    return fields
+
+
+def time_text(nanoseconds: int | None) -> str | None:
+    """RFC 3339 in UTC with milliseconds; None, or out of what a calendar holds, is null."""
+    if nanoseconds is None:
+        return None
+    seconds, rest = divmod(nanoseconds, 1_000_000_000)
+    try:
+        moment = datetime.fromtimestamp(seconds, UTC)
+    except (OverflowError, ValueError, OSError):
+        return None
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{rest // 1_000_000:03d}Z"
+
+
+def artifact_fields(artifact: Artifact) -> dict[str, object]:
+    """The fields every document uses for an artifact."""
+    leases = artifact.leases
+    return {
+        "family": artifact.family.value,
+        **named("store", artifact.store),
+        **named("key", artifact.key),
+        **named("path", artifact.path),
+        "state": artifact.state.value,
+        "bytes": artifact.bytes,
+        "allocated_bytes": artifact.allocated,
+        "files": artifact.files,
+        "created": time_text(artifact.created),
+        "last_used": time_text(artifact.last_used),
+        "leases": {"shared": leases.shared, "exclusive": leases.exclusive, "pids": list(leases.pids)},
+        "owner_uid": artifact.owner_uid,
+        "reason": artifact.reason,
+        "detail": dict(artifact.detail),
+    }
+
+
+def finding_fields(finding: Finding) -> dict[str, object]:
+    return {
+        "code": finding.code,
+        **named("file", finding.file),
+        "expected": finding.expected,
+        "actual": finding.actual,
+        "message": finding.message,
+    }
+
+
+def report_fields(report: Report) -> dict[str, object]:
+    """What verify adds to an artifact."""
+    return {
+        **artifact_fields(report.artifact),
+        "level": report.level.value,
+        "valid": report.valid,
+        "content": report.content.value,
+        "checked_bytes": report.checked_bytes,
+        "findings": [finding_fields(finding) for finding in report.findings],
+    }
