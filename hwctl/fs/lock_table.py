@@ -1,0 +1,153 @@
+"""Who holds which flock, read from /proc/locks without taking any.
+
+Owns parsing the kernel's table and describing a holder. Nothing is ever decided by a holder's pid: the lock
+itself is the evidence, the pid is for people.
+"""
+
+from __future__ import annotations
+
+import enum
+import fcntl
+import os
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from hwctl.fs.liveness import command_of, pid_namespace, proc_stat, started_ns, uid_of
+from hwctl.fs.mounts import mounts
+from hwctl.fs.walk import Inode
+
+# A file system whose files carry another device number than its mount does, so that a lock can only be
+# found by inode number: btrfs subvolumes, and overlay files that came from a lower layer.
+_OTHER_DEVICES = frozenset({"btrfs", "overlay"})
+
+
+class Mode(enum.Enum):
+    """How a lock is held; the value is what flock(2) wants."""
+
+    SHARED = fcntl.LOCK_SH
+    EXCLUSIVE = fcntl.LOCK_EX
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """One holder of a lock, as far as it can be seen from here.
+
+    ``pid`` is the process that took the lock; when it has ended, a child that inherited the descriptor keeps
+    the lock, and uid, command and age are None. ``age_seconds`` is how long the process has been running,
+    which bounds how long it has held the lock; the kernel keeps no more. ``pid_ns`` is the inode of its pid
+    namespace where that differs from the caller's.
+    """
+
+    pid: int | None
+    mode: Mode
+    uid: int | None
+    command: str | None
+    age_seconds: float | None
+    pid_ns: int | None
+
+    def describe(self) -> str:
+        """The holder as a clause of a sentence."""
+        if self.pid is None:
+            return "a process that is not visible here"
+        if self.command is None:
+            return f"a child of pid {self.pid}, which has ended"
+        told = [f"uid {self.uid}", self.command]
+        if self.age_seconds is not None:
+            told.append(f"running for {self.age_seconds:.0f} s")
+        if self.pid_ns is not None:
+            told.append(f"pid namespace {self.pid_ns}")
+        return f"pid {self.pid} ({', '.join(told)})"
+
+    def as_dict(self) -> dict[str, object]:
+        """JSON-ready, for the details of an error."""
+        return {
+            "pid": self.pid,
+            "mode": self.mode.name.lower(),
+            "uid": self.uid,
+            "command": self.command,
+            "age_seconds": None if self.age_seconds is None else round(self.age_seconds, 1),
+            "pid_ns": self.pid_ns,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One granted flock of /proc/locks."""
+
+    inode: Inode
+    mode: Mode
+    pid: int
+
+
+def parse_locks(raw: bytes) -> tuple[Entry, ...]:
+    """The granted flocks in the bytes of /proc/locks.
+
+    POSIX record locks and leases do not meet flocks, and a line with ``->`` is somebody who waits.
+    """
+    found: list[Entry] = []
+    for line in raw.splitlines():
+        # 2: FLOCK  ADVISORY  WRITE 8712 fe:00:15089666 0 EOF
+        fields = line.split()
+        if len(fields) < 6 or fields[1] != b"FLOCK":
+            continue
+        major, minor, number = fields[5].split(b":")
+        inode = (os.makedev(int(major, 16), int(minor, 16)), int(number))
+        mode = Mode.EXCLUSIVE if fields[3] == b"WRITE" else Mode.SHARED
+        found.append(Entry(inode, mode, int(fields[4])))
+    return tuple(found)
+
+
+class LockTable:
+    """One reading of /proc/locks that answers for any number of files."""
+
+    def __init__(
+        self, entries: Iterable[Entry], devices: frozenset[int], odd_devices: frozenset[int]
+    ) -> None:
+        self._entries: dict[Inode, list[Entry]] = {}
+        self._odd: dict[int, list[Entry]] = {}
+        self._devices = devices
+        for entry in entries:
+            self._entries.setdefault(entry.inode, []).append(entry)
+            if entry.inode[0] in odd_devices:
+                self._odd.setdefault(entry.inode[1], []).append(entry)
+
+    @classmethod
+    def read(cls) -> LockTable:
+        table = mounts()
+        devices = frozenset(os.makedev(*mount.device) for mount in table)
+        odd = frozenset(os.makedev(*mount.device) for mount in table if mount.fs_type in _OTHER_DEVICES)
+        return cls(parse_locks(Path("/proc/locks").read_bytes()), devices, odd)
+
+    def entries(self, inode: Inode) -> tuple[Entry, ...]:
+        """The granted locks of a file by its stat's (device, inode), without looking at the holders.
+
+        A device that no mount has is one of a btrfs or overlay file: there the inode number alone has to
+        do, which may name a holder too many but never misses one.
+        """
+        found = self._entries.get(inode, [])
+        if not found and inode[0] not in self._devices:
+            found = self._odd.get(inode[1], [])
+        return tuple(found)
+
+    def holders(self, inode: Inode) -> tuple[Holder, ...]:
+        """The holders of a file's locks, each with what /proc tells about it now."""
+        return tuple(_describe(entry) for entry in self.entries(inode))
+
+
+def holders(inode: Inode) -> tuple[Holder, ...]:
+    """``LockTable`` for a single file; over many files that would be quadratic."""
+    return LockTable.read().holders(inode)
+
+
+def _describe(entry: Entry) -> Holder:
+    if entry.pid <= 0:
+        return Holder(None, entry.mode, None, None, None, None)
+    stat = proc_stat(entry.pid)
+    if stat is None:
+        return Holder(entry.pid, entry.mode, None, None, None, None)
+    age = max(0.0, (time.time_ns() - started_ns(stat)) / 1e9)
+    namespace = pid_namespace(entry.pid)
+    elsewhere = None if namespace == pid_namespace() else namespace
+    return Holder(entry.pid, entry.mode, uid_of(entry.pid), command_of(entry.pid), age, elsewhere)

@@ -1,0 +1,321 @@
+"""BSD flock with bounded waits, and locks as values that know who may let them go.
+
+Owns taking, converting, inheriting and releasing. Which file stands for what, and in which order locks are
+taken, is a family's business. POSIX record locks (fcntl) do not meet flocks and are never used.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from hwctl.errors import Busy, HwctlError, IoFailed, Refused, from_os_error
+from hwctl.fs.lock_table import Entry, Holder, LockTable, Mode, holders, parse_locks
+from hwctl.fs.mounts import mount_of_fd
+from hwctl.fs.paths import kind_of
+from hwctl.fs.walk import Inode, inode_of
+
+__all__ = [
+    "Deadline",
+    "Entry",
+    "Held",
+    "Holder",
+    "LockTable",
+    "Mode",
+    "acquire",
+    "acquire_dir",
+    "adopt",
+    "holders",
+]
+
+# What upstream's own programs do: poll, since a blocking flock cannot be given a deadline.
+_POLL_SECONDS = 0.05
+
+# An ageing tool (systemd-tmpfiles) takes a lock for a moment to see whether anybody has one (EVI-08).
+_SECOND_LOOK_SECONDS = 0.02
+
+_NO_LOCKS_HERE = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """A point in monotonic time after which waiting ends; ``at`` is None for no end."""
+
+    at: float | None
+
+    @classmethod
+    def never(cls) -> Deadline:
+        return cls(None)
+
+    @classmethod
+    def now(cls) -> Deadline:
+        """Already over: whatever polls tries once."""
+        return cls(time.monotonic())
+
+    @classmethod
+    def after(cls, seconds: float) -> Deadline:
+        return cls(time.monotonic() + seconds)
+
+    def remaining(self) -> float | None:
+        """Seconds left, never negative; None without an end."""
+        return None if self.at is None else max(0.0, self.at - time.monotonic())
+
+    def expired(self) -> bool:
+        return self.at is not None and time.monotonic() >= self.at
+
+
+@dataclass(slots=True)
+class Held:
+    """A lock that is held through ``fd``. ``inode`` is (device, inode) of the locked file.
+
+    The lock belongs to the open file description, which a fork shares: an unlock in a child would release
+    the parent's lock. So only ``created_pid`` unlocks, everybody else just closes (LEA-01).
+    """
+
+    fd: int
+    path: str
+    mode: Mode
+    created_pid: int
+    inode: Inode
+
+    def release(self) -> None:
+        """Let go; a second call does nothing."""
+        fd, self.fd = self.fd, -1
+        if fd < 0:
+            return
+        try:
+            if os.getpid() == self.created_pid:
+                fcntl.flock(fd, fcntl.LOCK_UN)
+        finally:
+            os.close(fd)
+
+    def convert(self, mode: Mode, deadline: Deadline) -> None:
+        """Turn shared into exclusive or back, or raise Busy with the old mode still held.
+
+        The kernel drops the old lock before it tries the new one, so after each miss the old mode is taken
+        back. Should somebody else have come in between, the lock is lost: Busy says so in
+        ``details["lost"]``, and what was read under it has to be looked at again.
+        """
+        if mode is self.mode:
+            return
+        second_look = True
+        while not _try(self.fd, mode, self.path):
+            if not _try(self.fd, self.mode, self.path):
+                raise _busy(
+                    self.fd, self.path, f"{self.path}: the lock was lost while converting it", lost=True
+                )
+            if not _pause(deadline, second_look):
+                raise _busy(self.fd, self.path)
+            second_look = second_look and not deadline.expired()
+        self.mode = mode
+
+    def inheritable(self) -> None:
+        """Let a program started by exec keep the lock; until then every lock closes on exec (REC-09)."""
+        os.set_inheritable(self.fd, True)
+
+    def __enter__(self) -> Held:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.release()
+
+
+def acquire(
+    name: str | Path,
+    mode: Mode,
+    deadline: Deadline,
+    *,
+    dir_fd: int | None = None,
+    create: bool = False,
+    writable: bool = False,
+    file_mode: int = 0o600,
+    enforce_mode: bool = False,
+) -> Held | None:
+    """Take the lock of a lock file, waiting until ``deadline``; one try is always made.
+
+    Returns None when the file is absent and not to be created. An existing file is opened for reading only
+    (``writable`` asks for more), so that another user's lock can be taken shared. ``enforce_mode`` sets
+    ``file_mode`` on a file that has another.
+
+    Raises Busy with the holders, Refused when the name is no regular file or the file system cannot lock
+    (LEA-02), IoFailed or NoRoom when the file cannot be opened.
+    """
+    shown = _shown(name, dir_fd)
+    while True:
+        fd = _open(name, dir_fd, shown, create=create, writable=writable, file_mode=file_mode)
+        if fd is None:
+            return None
+        try:
+            if enforce_mode and stat.S_IMODE(os.fstat(fd).st_mode) != file_mode:
+                os.fchmod(fd, file_mode)
+            held = _wait(fd, mode, deadline, shown)
+            current = _still_named(fd, name, dir_fd)
+        except OSError as exc:
+            os.close(fd)
+            raise from_os_error(exc, f"{shown}: cannot take the lock", shown) from exc
+        except BaseException:
+            os.close(fd)
+            raise
+        if current:
+            return held
+        # An ageing tool or an operator removed the file while we waited (EVI-08): a lock on a nameless
+        # file excludes nobody, so begin again with what stands there now.
+        held.release()
+
+
+def acquire_dir(dir_fd_or_path: int | str | Path, mode: Mode, deadline: Deadline) -> Held:
+    """Take the lock of a directory itself; it follows the directory through a rename.
+
+    Given a descriptor, another one is opened for the lock, so that the caller's may be closed at will.
+    """
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    if isinstance(dir_fd_or_path, int):
+        shown = _shown(".", dir_fd_or_path)
+        name, dir_fd = ".", dir_fd_or_path
+    else:
+        shown = os.fspath(dir_fd_or_path)
+        name, dir_fd = shown, None
+    try:
+        fd = os.open(name, flags, dir_fd=dir_fd)
+    except OSError as exc:
+        raise from_os_error(exc, f"{shown}: cannot open the directory to lock it", shown) from exc
+    try:
+        return _wait(fd, mode, deadline, shown)
+    except BaseException:
+        os.close(fd)
+        raise
+
+
+def adopt(fd: int) -> Held:
+    """Take over a lock that came with an inherited descriptor (``HWCTL_LEASE_FDS``).
+
+    The kernel is asked what is locked through it. A program started by exec in the process that took the
+    lock is its owner; a child of that program only borrows it, and its ``release`` unlocks nothing. Raises
+    Refused when the descriptor is closed or carries no lock.
+    """
+    try:
+        st = os.fstat(fd)
+        info = Path(f"/proc/self/fdinfo/{fd}").read_bytes()
+    except OSError as exc:
+        raise Refused(f"inherited lease: descriptor {fd} is not open here") from exc
+    granted = b"\n".join(line[len(b"lock:") :] for line in info.splitlines() if line.startswith(b"lock:"))
+    entries = parse_locks(granted)
+    if not entries:
+        raise Refused(f"inherited lease: descriptor {fd} holds no lock")
+    os.set_inheritable(fd, False)
+    return Held(fd, _shown(".", fd), entries[0].mode, entries[0].pid, inode_of(st))
+
+
+def _shown(name: str | Path, dir_fd: int | None) -> str:
+    """The path for messages and for ``Held.path``; nothing is opened by it."""
+    text = os.fspath(name)
+    if dir_fd is None:
+        return text
+    try:
+        base = os.readlink(f"/proc/self/fd/{dir_fd}")
+    except OSError:
+        return text
+    return base if text == "." else os.path.join(base, text)
+
+
+def _open(
+    name: str | Path, dir_fd: int | None, shown: str, *, create: bool, writable: bool, file_mode: int
+) -> int | None:
+    flags = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+    if create:
+        flags |= os.O_CREAT
+    flags |= os.O_RDWR if create or writable else os.O_RDONLY
+    try:
+        fd = os.open(name, flags, file_mode, dir_fd=dir_fd)
+    except FileNotFoundError as exc:
+        if not create:
+            return None
+        raise from_os_error(exc, f"{shown}: cannot create the lock file", shown) from exc
+    except OSError as exc:
+        raise _cannot_open(exc, name, dir_fd, shown) from exc
+    try:
+        st = os.fstat(fd)
+        if not stat.S_ISREG(st.st_mode):
+            raise Refused(f"{shown}: the lock file is a {kind_of(st.st_mode)}", path=shown)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _cannot_open(exc: OSError, name: str | Path, dir_fd: int | None, shown: str) -> HwctlError:
+    try:
+        st = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
+    except OSError:
+        return from_os_error(exc, f"{shown}: cannot open the lock file", shown)
+    if not stat.S_ISREG(st.st_mode):
+        return Refused(f"{shown}: the lock file is a {kind_of(st.st_mode)}", path=shown)
+    if isinstance(exc, PermissionError):
+        # LEA-04: a bare "permission denied" on a lock file tells nobody whose store it is.
+        return IoFailed(
+            f"{shown}: the lock file belongs to uid {st.st_uid} and uid {os.geteuid()} may not open it",
+            path=shown,
+            details={"errno": errno.errorcode.get(exc.errno or 0), "owner_uid": st.st_uid},
+        )
+    return from_os_error(exc, f"{shown}: cannot open the lock file", shown)
+
+
+def _still_named(fd: int, name: str | Path, dir_fd: int | None) -> bool:
+    try:
+        named = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return inode_of(named) == inode_of(os.fstat(fd))
+
+
+def _wait(fd: int, mode: Mode, deadline: Deadline, shown: str) -> Held:
+    second_look = True
+    while not _try(fd, mode, shown):
+        if not _pause(deadline, second_look):
+            raise _busy(fd, shown)
+        second_look = second_look and not deadline.expired()
+    return Held(fd, shown, mode, os.getpid(), inode_of(os.fstat(fd)))
+
+
+def _try(fd: int, mode: Mode, shown: str) -> bool:
+    try:
+        fcntl.flock(fd, mode.value | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as exc:
+        if exc.errno not in _NO_LOCKS_HERE:
+            raise from_os_error(exc, f"{shown}: cannot take the lock", shown) from exc
+        fs_type = mount_of_fd(fd).fs_type
+        raise Refused(
+            f"{shown}: the file system ({fs_type}) does not lock files ({exc.strerror})",
+            path=shown,
+            details={"fs_type": fs_type, "errno": errno.errorcode.get(exc.errno or 0)},
+        ) from exc
+    return True
+
+
+def _pause(deadline: Deadline, second_look: bool) -> bool:
+    """Wait for the next try; False when there is none left."""
+    remaining = deadline.remaining()
+    if remaining is None or remaining > 0:
+        time.sleep(_POLL_SECONDS if remaining is None else min(_POLL_SECONDS, remaining))
+        return True
+    if second_look:
+        time.sleep(_SECOND_LOOK_SECONDS)
+    return second_look
+
+
+def _busy(fd: int, shown: str, message: str | None = None, *, lost: bool = False) -> Busy:
+    found = LockTable.read().holders(inode_of(os.fstat(fd)))
+    mine = os.getpid()
+    others = [holder for holder in found if holder.pid != mine] or list(found)
+    who = ", ".join(holder.describe() for holder in others) or "a process that is not visible here"
+    details: dict[str, object] = {"holders": [holder.as_dict() for holder in others]}
+    if lost:
+        details["lost"] = True
+    return Busy(f"{message or f'{shown}: locked'} (held by {who})", path=shown, details=details)

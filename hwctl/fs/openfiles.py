@@ -1,0 +1,119 @@
+"""Which processes have which files open, mapped, or as their working directory.
+
+One pass over /proc answers for any number of trees. It looks only: nothing is opened, no lock is taken. What
+a use means for an artifact is for the stores to say.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from hwctl.fs.walk import Inode, inodes_below
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """One process that uses one of the files asked for; ``how`` is "open", "mapped" or "cwd"."""
+
+    pid: int
+    uid: int | None
+    command: str
+    how: str
+
+
+@dataclass(frozen=True, slots=True)
+class OpenFiles:
+    """What one pass over /proc saw.
+
+    ``unreadable`` are the pids that could not be looked into: with any of them, "nobody uses it" is not
+    proven. Files held only by the kernel (a loop device, a descriptor in flight on a socket) are not seen.
+    """
+
+    uses: Mapping[Inode, tuple[tuple[int, str], ...]]
+    unreadable: tuple[int, ...]
+
+    @classmethod
+    def read(cls, proc: Path = Path("/proc")) -> OpenFiles:
+        """Look at every process but the caller."""
+        uses: dict[Inode, dict[tuple[int, str], None]] = {}
+        unreadable: list[int] = []
+        for pid in sorted(int(name) for name in os.listdir(proc) if name.isdecimal()):
+            if pid == os.getpid():
+                continue
+            try:
+                for inode, how in _uses_of(proc / str(pid)):
+                    uses.setdefault(inode, {})[pid, how] = None
+            except (FileNotFoundError, ProcessLookupError):
+                continue  # it ended meanwhile
+            except PermissionError:
+                unreadable.append(pid)
+        return cls({inode: tuple(found) for inode, found in uses.items()}, tuple(unreadable))
+
+    def users(self, inodes: Collection[Inode]) -> tuple[User, ...]:
+        """The processes that use any of these (device, inode) pairs, one entry per process and way."""
+        seen: dict[tuple[int, str], None] = {}
+        smaller = inodes if len(inodes) < len(self.uses) else self.uses
+        wanted = self.uses if smaller is inodes else frozenset(inodes)
+        for inode in smaller:
+            if inode in wanted:
+                seen.update(dict.fromkeys(self.uses[inode]))
+        return tuple(_user(pid, how) for pid, how in sorted(seen))
+
+    def holds(self, inode: Inode) -> bool:
+        """Whether anybody uses this file, so that unlinking it gives nothing back yet (EVI-03)."""
+        return inode in self.uses
+
+
+def users_of(inodes: Collection[Inode], under: Path | None = None) -> tuple[User, ...]:
+    """``OpenFiles`` for one question: who uses these files, or anything in the folder ``under``."""
+    wanted = set(inodes)
+    if under is not None:
+        wanted.update(inodes_below(under))
+    return OpenFiles.read().users(wanted)
+
+
+def _user(pid: int, how: str) -> User:
+    uid: int | None
+    try:
+        uid = os.stat(f"/proc/{pid}").st_uid
+        command = os.fsdecode(Path(f"/proc/{pid}/comm").read_bytes().rstrip(b"\n"))
+    except OSError:
+        uid, command = None, ""  # it ended since the pass
+    return User(pid, uid, command, how)
+
+
+def _uses_of(process: Path) -> Iterator[tuple[Inode, str]]:
+    fds = process / "fd"
+    with os.scandir(fds) as entries:
+        numbers = [entry.name for entry in entries]
+    for number in numbers:
+        yield from _target(fds / number, "open")
+    yield from _target(process / "cwd", "cwd")
+    yield from _target(process / "root", "cwd")
+    for inode in parse_maps((process / "maps").read_bytes()):
+        yield inode, "mapped"
+
+
+def _target(link: Path, how: str) -> Iterator[tuple[Inode, str]]:
+    try:
+        st = os.stat(link)
+    except FileNotFoundError:
+        return  # closed meanwhile, or a kernel thread's missing root
+    if stat.S_ISREG(st.st_mode) or stat.S_ISDIR(st.st_mode):
+        yield (st.st_dev, st.st_ino), how
+
+
+def parse_maps(raw: bytes) -> set[Inode]:
+    """The (device, inode) pairs in the bytes of /proc/PID/maps; anonymous memory has none."""
+    found: set[Inode] = set()
+    for line in raw.splitlines():
+        fields = line.split(None, 5)
+        if len(fields) < 5 or fields[4] == b"0":
+            continue
+        major, _, minor = fields[3].partition(b":")
+        found.add((os.makedev(int(major, 16), int(minor, 16)), int(fields[4])))
+    return found
