@@ -1,0 +1,91 @@
+"""PATH -> (family, store, entry): which of the families a path belongs to.
+
+Owns the order of the questions and the answers "there is nothing" and "not through a link". Each family
+recognises its own places in its ``store.py``; no payload is read here and nothing is judged.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from hwctl.errors import NotFound, Refused, from_os_error
+from hwctl.stores.base import Artifact, Family, Match, State, Store
+from hwctl.stores.hostweights import store as hostweights
+from hwctl.stores.ktint8 import store as ktint8
+from hwctl.stores.pageweights import store as pageweights
+
+# A page cache or a host weight store may lie inside a folder that also is a base of kt-int8 trees, as in
+# /dev/shm; the families with a root of their own are therefore asked first.
+_RECOGNISE: Mapping[Family, Callable[[Path], Match | None]] = {
+    Family.HOSTWEIGHTS: hostweights.recognise,
+    Family.PAGEWEIGHTS: pageweights.recognise,
+    Family.KTINT8: ktint8.recognise,
+}
+_OPEN: Mapping[Family, Callable[[Path], Store]] = {
+    Family.HOSTWEIGHTS: hostweights.open_store,
+    Family.PAGEWEIGHTS: pageweights.open_store,
+    Family.KTINT8: ktint8.open_store,
+}
+
+
+def locate(path: Path, family: Family | None = None) -> Match:
+    """The store or entry that PATH names, as ``family`` only where one is given.
+
+    Raises NotFound where there is nothing of a known family, Refused for a link in place of a store, and
+    IoFailed where the path cannot be looked at.
+    """
+    settled = settle(path)
+    for candidate, recognise in _RECOGNISE.items():
+        if family in (None, candidate) and (match := recognise(settled)) is not None:
+            if match.key is None:
+                _require_no_link(settled, path)
+            return match
+    _require_no_link(settled, path)
+    if not os.path.lexists(settled):
+        raise NotFound(f"{path} does not exist", path=path)
+    known = "no store or artifact of a known family" if family is None else f"no {family} store or artifact"
+    raise NotFound(f"{path} is {known}", path=path)
+
+
+def open_store(match: Match) -> Store:
+    """The store that a match lies in."""
+    return _OPEN[match.family](match.root)
+
+
+def entry(store: Store, match: Match) -> Artifact | None:
+    """The entry that a match names, ABSENT when there is none; None when it names the whole store."""
+    if match.key is None:
+        return None
+    named = Artifact(match.family, match.root, match.key, match.path, State.ABSENT)
+    return store.look(named) or named
+
+
+def settle(path: Path) -> Path:
+    """PATH made absolute with its parents resolved; the last component stays as it is, link or not."""
+    try:
+        absolute = path.absolute()
+        if absolute.name in ("", ".."):
+            return absolute.resolve(strict=True)
+        return absolute.parent.resolve() / absolute.name
+    except FileNotFoundError as exc:
+        raise NotFound(f"{path} does not exist", path=path) from exc
+    except (OSError, RuntimeError) as exc:
+        # RuntimeError is how resolve() reports links that run in a circle.
+        failure = exc if isinstance(exc, OSError) else OSError(40, "too many levels of symbolic links")
+        raise from_os_error(failure, f"cannot look at {path}", path) from exc
+
+
+def _require_no_link(settled: Path, path: Path) -> None:
+    """Refuse a final link: what it points at may change between two looks, and with it what is deleted."""
+    try:
+        mode = os.lstat(settled).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as exc:
+        raise from_os_error(exc, f"cannot look at {path}", path) from exc
+    if stat.S_ISLNK(mode):
+        target = os.readlink(settled)
+        raise Refused(f"{path} is a symbolic link to {target}; name its target instead", path=path)
