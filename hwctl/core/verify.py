@@ -1,0 +1,216 @@
+"""Verify: which entries to check, in what order and how many at once, and what the answer is for each.
+
+Judging an entry is the family's business (``Store.check``). Here damage is kept apart from "could not find
+out" (VER-10), an artifact that is still being built from one that is missing (LEA-05), and nothing that
+goes wrong with one entry keeps the others from being looked at. Nothing is ever written.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+
+from hwctl.errors import Busy, Finding, HwctlError, NotFound, Status, from_os_error
+from hwctl.fs.locks import Deadline
+from hwctl.stores.base import (
+    Artifact,
+    CheckOptions,
+    Content,
+    Death,
+    Level,
+    Report,
+    StalePolicy,
+    State,
+    Store,
+)
+
+CHECKED_STATES = frozenset(
+    {
+        State.READY,
+        State.INCOMPLETE,
+        State.DAMAGED,
+        State.CONSUMING,
+        State.DENIED,
+        State.UNREADABLE,
+    }
+)
+"""What a check of a whole store looks at: all that a reader could take for an artifact. Staging,
+quarantine, leftovers and strangers are counted and passed over."""
+
+_POLL_SECONDS = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """One entry to check; ``named`` says that the caller asked for this very one."""
+
+    store: Store
+    artifact: Artifact
+    named: bool = True
+    expected: object | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What to check, sorted and without repetition, and what was passed over, by state."""
+
+    subjects: tuple[Subject, ...]
+    skipped: Mapping[State, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The answer for one entry: a report, or why there is none."""
+
+    artifact: Artifact
+    status: Status
+    report: Report | None = None
+    error: HwctlError | None = None
+
+
+def whole(store: Store) -> tuple[list[Subject], Counter[State]]:
+    """Every entry of a store that a reader could take for an artifact, and the count of all others."""
+    subjects, skipped = [], Counter[State]()
+    for artifact in store.scan():
+        if artifact.state in CHECKED_STATES:
+            subjects.append(Subject(store, artifact, named=False))
+        else:
+            skipped[artifact.state] += 1
+    return subjects, skipped
+
+
+def select(subjects: Iterable[Subject], skipped: Mapping[State, int]) -> Selection:
+    """Sort by family, store and key, and keep one of those that were named twice."""
+    seen: dict[tuple[str, str], Subject] = {}
+    for subject in subjects:
+        place = (str(subject.store.root), str(subject.artifact.path))
+        if place not in seen or subject.named:
+            seen[place] = subject
+    ordered = sorted(seen.values(), key=lambda subject: _order(subject.artifact))
+    return Selection(tuple(ordered), dict(skipped))
+
+
+def _order(artifact: Artifact) -> tuple[str, str, str, str]:
+    return (artifact.family.value, str(artifact.store), artifact.key, str(artifact.path))
+
+
+def verify(subjects: Sequence[Subject], level: Level, options: CheckOptions) -> Iterator[Verdict]:
+    """Check every subject and yield the verdicts in the order given, whatever ``options.jobs`` is.
+
+    Many entries are checked at once, or the files of few; a rate holds for the whole, so then one entry
+    follows the other.
+    """
+    outer = 1 if options.rate is not None else min(options.jobs, len(subjects))
+    if outer <= 1:
+        for subject in subjects:
+            yield judge(subject, level, options)
+        return
+    stop = _Stop(options)
+    shared = replace(options, jobs=max(1, options.jobs // outer), advance=stop.advance)
+    pool = ThreadPoolExecutor(outer, thread_name_prefix="verify")
+    try:
+        # A window, not all at once: the reports of a large store need not be held in memory together.
+        window: list[Future[Verdict]] = []
+        for subject in subjects:
+            window.append(pool.submit(judge, subject, level, shared))
+            if len(window) >= 4 * outer:
+                yield window.pop(0).result()
+        for future in window:
+            yield future.result()
+    except BaseException:
+        # A signal, or a caller that lost interest. Nothing was written, so there is nothing to wait for.
+        stop.event.set()
+        pool.shutdown(wait=False, cancel_futures=True)
+        raise
+    pool.shutdown()
+
+
+class _Stopped(BaseException):
+    """Ends a worker whose result nobody waits for any more."""
+
+
+class _Stop:
+    """An advance that passes the count on, until it is told to end the worker instead."""
+
+    def __init__(self, options: CheckOptions) -> None:
+        self.event = threading.Event()
+        self._advance = options.advance
+
+    def advance(self, count: int) -> None:
+        if self.event.is_set():
+            raise _Stopped
+        self._advance(count)
+
+
+def judge(subject: Subject, level: Level, options: CheckOptions) -> Verdict:
+    """Check one entry. Whatever stands in the way of finding out becomes the verdict's error."""
+    if subject.expected is not None:
+        options = replace(options, expected=subject.expected)
+    artifact = subject.artifact
+    try:
+        if subject.named:
+            artifact = wait_until_ready(subject.store, artifact, options.wait)
+            if artifact.state is State.STAGING:
+                return _unfinished(subject.store, artifact, level)
+        report = subject.store.check(artifact, level, options)
+    except NotFound as exc:
+        if subject.named:
+            return Verdict(replace(artifact, state=State.ABSENT), exc.status, error=exc)
+        # Evicted or replaced between the listing and the check: nothing is wrong with the store.
+        return Verdict(replace(artifact, state=State.VANISHED), Status.OK)
+    except HwctlError as exc:
+        return Verdict(artifact, exc.status, error=exc)
+    except OSError as exc:
+        failure = from_os_error(exc, "could not check", artifact.path)
+        return Verdict(artifact, failure.status, error=failure)
+    return Verdict(report.artifact, Status.OK if report.valid else Status.DAMAGED, report)
+
+
+def wait_until_ready(store: Store, artifact: Artifact, deadline: Deadline) -> Artifact:
+    """The entry as it is once it is there and no longer being built, or when the deadline has passed.
+
+    Raises NotFound when it is absent, Busy when it is absent because somebody is building it.
+    """
+    while True:
+        now = store.look(artifact)
+        if now is not None and now.state not in (State.STAGING, State.ABSENT):
+            return now
+        if deadline.expired():
+            break
+        remaining = deadline.remaining()
+        time.sleep(_POLL_SECONDS if remaining is None else min(_POLL_SECONDS, remaining))
+    if now is not None and now.state is State.STAGING:
+        return now
+    raise _absence(store, artifact)
+
+
+def _absence(store: Store, artifact: Artifact) -> HwctlError:
+    """Why an entry is not there, as far as the rest of the store tells."""
+    kin = [entry for entry in store.scan() if entry.key == artifact.key and entry.path != artifact.path]
+    details: dict[str, object] = {"related": [str(entry.path) for entry in kin]}
+    building = [entry for entry in kin if entry.state is State.STAGING]
+    if building:
+        return Busy(
+            f"is not ready: it is being built in {building[0].path}", path=artifact.path, details=details
+        )
+    aside = [entry for entry in kin if entry.state is State.QUARANTINED]
+    if aside:
+        words = f"is absent: it was set aside as {aside[0].path}"
+        return NotFound(words, path=artifact.path, details=details)
+    return NotFound("is absent", path=artifact.path)
+
+
+def _unfinished(store: Store, artifact: Artifact, level: Level) -> Verdict:
+    """A staging entry that was named: busy while its producer lives, incomplete once it is proven dead."""
+    staleness = store.stale(artifact, StalePolicy())
+    evidence = "; ".join(staleness.evidence)
+    if staleness.death is not Death.PROVEN:
+        error = Busy(f"is still being built ({evidence})", path=artifact.path)
+        return Verdict(artifact, error.status, error=error)
+    finding = Finding("abandoned", f"was never finished, and its producer is dead ({evidence})")
+    report = Report(artifact, level, (finding,), content=Content.NOT_ASKED)
+    return Verdict(artifact, Status.DAMAGED, report)
