@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 LOCAL_DISK = frozenset(
-    [
+    {
         "aufs",
         "bcachefs",
         "btrfs",
@@ -30,11 +30,11 @@ LOCAL_DISK = frozenset(
         "rootfs",
         "xfs",
         "zfs",
-    ]
+    }
 )
 MEMORY = frozenset({"tmpfs", "ramfs"})
 REMOTE = frozenset(
-    [
+    {
         "9p",
         "afs",
         "beegfs",
@@ -56,7 +56,7 @@ REMOTE = frozenset(
         "sshfs",
         "virtiofs",
         "wekafs",
-    ]
+    }
 )
 
 _OCTAL = re.compile(rb"\\([0-7]{3})")
