@@ -241,6 +241,17 @@ class Store(Protocol):
         """Bytes in the store as the family counts them against a budget, files it does not know included."""
         ...
 
+    def budget(self) -> int | None:
+        """Bytes that ``size`` is to stay below, as the store's own policy or the family's formula says."""
+        ...
+
+    def documents(self, artifact: Artifact) -> Mapping[str, bytes]:
+        """The small documents of an entry as they lie there (manifest, marker, receipt), by name, bounded.
+
+        For showing them to a person: nothing is judged, and one that cannot be read is left out.
+        """
+        ...
+
     def scan(self) -> Iterator[Artifact]:
         """Every entry, damaged and foreign ones too, sorted by key; no payload is read, no lock taken."""
         ...

@@ -6,6 +6,7 @@ recognises its own places in its ``store.py``; no payload is read here and nothi
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Callable, Mapping
@@ -74,7 +75,7 @@ def settle(path: Path) -> Path:
         raise NotFound(f"{path} does not exist", path=path) from exc
     except (OSError, RuntimeError) as exc:
         # RuntimeError is how resolve() reports links that run in a circle.
-        failure = exc if isinstance(exc, OSError) else OSError(40, "too many levels of symbolic links")
+        failure = exc if isinstance(exc, OSError) else OSError(errno.ELOOP, "too many symbolic links")
         raise from_os_error(failure, f"cannot look at {path}", path) from exc
 
 
