@@ -1,0 +1,188 @@
+"""Evict: take what nobody leases, oldest use first, until the limits hold; or exactly what was named.
+
+The plan orders every candidate of a store. One walk over it serves dry run and run alike; a candidate that
+turns out to be in use is passed over and the next one goes (EVI-05). What may go, and when it is enough,
+is in ``policy``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from hwctl.core.act import carry_out, remove
+from hwctl.core.plan import Action, Outcome, Result, Step, Target, foreign, may_act
+from hwctl.core.policy import EVICTABLE, Filters, Ledger, Limits, Shortfall, due, oldest_first
+from hwctl.errors import Refused, Status
+from hwctl.fs import space
+from hwctl.fs.locks import Deadline
+from hwctl.stores.base import Artifact, Death, StalePolicy, State, Store
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Every candidate of one store in the order of eviction, and how the store stands.
+
+    ``elsewhere`` counts the bytes of entries that evict leaves to others, by state: the reasons why a
+    target may be out of reach.
+    """
+
+    store: Store
+    limits: Limits
+    steps: tuple[Step, ...]
+    ledger: Ledger
+    elsewhere: Mapping[State, int]
+
+
+def plan(
+    target: Target, limits: Limits, filters: Filters, words: Sequence[str], *, other_users: bool = False
+) -> Plan:
+    """Look at a whole store under no lock. ``words`` are the command line, to be repeated in a refusal."""
+    store, now = target.store, time.time_ns()
+    entries = list(store.scan())
+    taken = [artifact for artifact in entries if filters.take(artifact)]
+    garbage = _garbage(store, entries) if limits.targets and not filters.quarantined else []
+    steps = [
+        _step(target, artifact, limits, filters, now, words, other_users)
+        for artifact in garbage + oldest_first(taken, now)
+    ]
+    room = space.room(store.root)
+    size = sum(artifact.bytes for artifact in taken) if filters.quarantined else store.size()
+    ledger = Ledger(limits, size, room.free_bytes, len(taken), room.total_bytes, room.binding)
+    elsewhere: Counter[State] = Counter()
+    for artifact in entries:
+        if artifact.bytes and artifact.state not in EVICTABLE:
+            elsewhere[artifact.state] += artifact.bytes
+    return Plan(store, limits, tuple(steps), ledger, elsewhere)
+
+
+def _garbage(store: Store, entries: Sequence[Artifact]) -> list[Artifact]:
+    """Orphans that count against the budget go before anything that is of use."""
+    return [
+        artifact
+        for artifact in entries
+        if artifact.state is State.ORPHAN and artifact.bytes and _is_garbage(store, artifact)
+    ]
+
+
+def _is_garbage(store: Store, artifact: Artifact) -> bool:
+    return store.stale(artifact, StalePolicy()).death is Death.PROVEN
+
+
+def _step(
+    target: Target,
+    artifact: Artifact,
+    limits: Limits,
+    filters: Filters,
+    now: int,
+    words: Sequence[str],
+    other_users: bool,
+) -> Step:
+    if not may_act(target.store, artifact, other_users=other_users):
+        return foreign(target, artifact, words)
+    status = Status.BUSY if due(artifact, limits, now) else Status.OK
+    if leased(artifact):
+        return Step(target.store, artifact, Action.KEEP, _leased_by(artifact), status=status)
+    if filters.too_young(artifact, now):
+        return Step(target.store, artifact, Action.KEEP, "created less than --min-age ago")
+    reason = "garbage: no locator names it" if artifact.state is State.ORPHAN else "least recently used"
+    return Step(target.store, artifact, Action.REMOVE, reason, status=status)
+
+
+def plan_named(
+    targets: Sequence[Target], filters: Filters, words: Sequence[str], *, other_users: bool = False
+) -> tuple[Step, ...]:
+    """Exactly the entries that were named, each on its own."""
+    return tuple(_named(target, filters, words, other_users) for target in targets)
+
+
+def _named(target: Target, filters: Filters, words: Sequence[str], other_users: bool) -> Step:
+    artifact = target.artifact
+    if artifact is None:
+        raise Refused("names a whole store", path=target.store.root)
+    if not may_act(target.store, artifact, other_users=other_users):
+        return foreign(target, artifact, words)
+    allowed = {State.QUARANTINED} if filters.quarantined else EVICTABLE | {State.QUARANTINED}
+    if artifact.state not in allowed:
+        verb = "it is not quarantined" if filters.quarantined else "reclaim-stale judges such entries"
+        reason = f"its state is {artifact.state}: {verb}"
+        return Step(target.store, artifact, Action.KEEP, reason, status=Status.REFUSED)
+    if leased(artifact):
+        return Step(target.store, artifact, Action.KEEP, _leased_by(artifact), status=Status.BUSY)
+    return Step(target.store, artifact, Action.REMOVE, "named", status=Status.BUSY)
+
+
+def leased(artifact: Artifact) -> bool:
+    return artifact.leases.shared > 0 or artifact.leases.exclusive > 0
+
+
+def _leased_by(artifact: Artifact) -> str:
+    leases = artifact.leases
+    how = "locked" if leases.exclusive else "leased"
+    who = ", ".join(f"pid {pid}" for pid in leases.pids) or "a process that cannot be seen from here"
+    return f"{how} by {who}"
+
+
+class Walk:
+    """One pass over a plan. ``ledger`` says at any time how the store stands."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.ledger = plan.ledger
+        self._now = time.time_ns()
+
+    def shortfalls(self) -> tuple[Shortfall, ...]:
+        return self.ledger.shortfalls()
+
+    def steps(self, attempt: Callable[[Step], Outcome]) -> Iterator[Outcome]:
+        """Attempt what is due, and as many of the oldest as the targets still need."""
+        for step in self.plan.steps:
+            wanted = due(step.artifact, self.plan.limits, self._now)
+            if not (wanted or self.ledger.helped_by(step.artifact)):
+                continue
+            outcome = attempt(step)
+            self._enter(outcome)
+            yield outcome
+
+    def _enter(self, outcome: Outcome) -> None:
+        artifact = outcome.step.artifact
+        if outcome.result is Result.PLANNED:
+            self.ledger = self.ledger.without(artifact.bytes, artifact.allocated)
+        elif outcome.result is Result.DONE or outcome.gone:
+            ledger = self.ledger.without(artifact.bytes, outcome.removed.bytes_freed)
+            # Others free and fill the same file system: what it says counts when it says more.
+            free = max(ledger.free, space.room(self.plan.store.root).free_bytes)
+            self.ledger = replace(ledger, free=free)
+
+
+def evict(walk: Walk, wait: Deadline) -> Iterator[Outcome]:
+    """Carry a plan out, under the family's own lock around evictions where it has one."""
+    with walk.plan.store.sweep(wait):
+        yield from walk.steps(lambda step: _evict_one(step, wait))
+
+
+def evict_named(steps: Sequence[Step], wait: Deadline) -> Iterator[Outcome]:
+    """Carry out the removal of entries that were named."""
+    for step in steps:
+        yield _evict_one(step, wait)
+
+
+def _evict_one(step: Step, wait: Deadline) -> Outcome:
+    if step.action is Action.KEEP and leased(step.artifact):
+        _in_use(step)
+    return carry_out(step, remove, wait, _again, _in_use)
+
+
+def _in_use(step: Step) -> None:
+    """Whoever leases it uses it now; the family's clock learns of it (EVI-01)."""
+    step.store.mark_used(step.artifact)
+
+
+def _again(step: Step, now: Artifact) -> str | None:
+    if now.state is State.ORPHAN and not _is_garbage(step.store, now):
+        return "it is no garbage any more"
+    if (now.last_used or 0) > (step.artifact.last_used or 0):
+        return "it was used since the plan was made"
+    return None

@@ -1,0 +1,94 @@
+"""Acting on another user's entry: root becomes the owner, in a child, for one piece of work.
+
+The child makes and removes files as the owner does, so nothing in the store ever belongs to root. It
+keeps root as its saved uid only to judge: whether a process has a file open can be seen by root alone.
+Everybody else is refused, with the command that would run the work as the owner.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import NoReturn
+
+from hwctl.errors import IoFailed, Refused
+
+Record = Mapping[str, object]
+"""What a piece of work brought about, as JSON: the other user's process is not trusted with pickles."""
+
+
+def command_as(uid: int, words: Sequence[str]) -> str:
+    """The shell command that runs hwctl with ``words`` as the user ``uid``."""
+    who = "root" if uid == 0 else f"'#{uid}'"
+    return f"sudo -u {who} {shlex.join(['hwctl', *words])}"
+
+
+def refusal(uid: int, path: str | os.PathLike[str], words: Sequence[str]) -> Refused:
+    """Why the caller may not change what ``uid`` owns, and how it can be done."""
+    command = command_as(uid, words)
+    return Refused(
+        f"belongs to uid {uid}, and only that user changes it: {command}",
+        path=path,
+        details={"owner_uid": uid, "caller_uid": os.geteuid(), "command": command},
+    )
+
+
+@contextmanager
+def eyes_of_root() -> Iterator[None]:
+    """Look with root's rights inside ``as_owner``'s child; everywhere else this changes nothing."""
+    effective, saved = os.getresuid()[1:]
+    if effective == 0 or saved != 0:
+        yield
+        return
+    os.seteuid(0)
+    try:
+        yield
+    finally:
+        os.seteuid(effective)
+
+
+def as_owner(uid: int, gid: int, work: Callable[[], Record]) -> dict[str, object]:
+    """Run ``work`` in a child that has become ``uid`` and return what it reported.
+
+    Only root can. Raises IoFailed when the child ends without a report.
+    """
+    reader, writer = os.pipe2(os.O_CLOEXEC)
+    pid = os.fork()
+    if pid == 0:
+        _child(uid, gid, work, writer)
+    os.close(writer)
+    try:
+        with open(reader, "rb") as report:
+            data = report.read()
+    except BaseException:
+        # Interrupted: the child unwinds as this process does.
+        os.kill(pid, signal.SIGTERM)
+        raise
+    finally:
+        _, status = os.waitpid(pid, 0)
+    code = os.waitstatus_to_exitcode(status)
+    if code != 0:
+        raise IoFailed(f"the process that acted as uid {uid} ended with {code} and no report")
+    record = json.loads(data)
+    if not isinstance(record, dict):
+        raise IoFailed(f"the process that acted as uid {uid} reported something odd")
+    return record
+
+
+def _child(uid: int, gid: int, work: Callable[[], Record], writer: int) -> NoReturn:
+    """Become the owner, work, report; never returns into the parent's code."""
+    code = 1
+    try:
+        os.setgroups([])
+        os.setresgid(gid, gid, gid)
+        os.setresuid(uid, uid, 0)
+        data = json.dumps(work(), default=str).encode()
+        with open(writer, "wb") as report:
+            report.write(data)
+        code = 0
+    finally:
+        os._exit(code)

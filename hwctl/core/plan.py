@@ -1,0 +1,131 @@
+"""Plan and outcome: the values every deleting verb shares.
+
+A plan is made under no lock and can be shown; ``core.act`` carries its steps out. Which steps there are
+belongs to the verbs, how an outcome is worded or coloured to ``cli``.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+import stat
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hwctl.core.other_users import refusal
+from hwctl.errors import HwctlError, Status, worst
+from hwctl.stores.base import Artifact, Removed, Store
+
+
+NOTHING = Removed()
+
+
+class Action(enum.StrEnum):
+    """What a step does to its entry."""
+
+    KEEP = "keep"
+    REMOVE = "remove"
+    QUARANTINE = "quarantine"
+    RESTORE = "restore"
+
+
+class Result(enum.StrEnum):
+    """How a step ended; PLANNED is what a dry run says of a step it would carry out."""
+
+    PLANNED = "planned"
+    DONE = "done"
+    SKIPPED = "skipped"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a verb was pointed at: one entry, or a whole store (``artifact`` None).
+
+    ``named`` says that a person named it, so that leaving it alone is an answer and not routine.
+    """
+
+    store: Store
+    artifact: Artifact | None = None
+    named: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One entry, what is to happen to it, and why.
+
+    ``status`` is what it means for the run when the entry is left as it is: OK in a sweep, BUSY or
+    REFUSED where the caller named it.
+    """
+
+    store: Store
+    artifact: Artifact
+    action: Action
+    reason: str
+    evidence: tuple[str, ...] = ()
+    status: Status = Status.OK
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A step and what became of it. ``error`` is set when it failed, or was busy (then with holders).
+
+    ``gone`` says that the entry was not there any more: somebody else had removed or moved it.
+    """
+
+    step: Step
+    result: Result
+    reason: str
+    status: Status = Status.OK
+    removed: Removed = NOTHING
+    moved_to: Path | None = None
+    error: HwctlError | None = None
+    gone: bool = False
+
+
+def kept(step: Step) -> Outcome:
+    """The outcome of a step that leaves its entry alone."""
+    return Outcome(step, Result.SKIPPED, step.reason, step.status)
+
+
+def foresee(step: Step) -> Outcome:
+    """What a dry run says of a step: nothing is locked and nothing changes."""
+    if step.action is Action.KEEP:
+        return kept(step)
+    return Outcome(step, Result.PLANNED, step.reason)
+
+
+def freed(outcomes: Iterable[Outcome]) -> Removed:
+    """What all outcomes together removed."""
+    return sum((outcome.removed for outcome in outcomes), NOTHING)
+
+
+def status_of(outcomes: Iterable[Outcome]) -> Status:
+    return worst(outcome.status for outcome in outcomes)
+
+
+def may_act(store: Store, artifact: Artifact, *, other_users: bool) -> bool:
+    """Whether this process changes the entry itself, or as root through its owner."""
+    actor = store.actor(artifact)
+    return actor == os.geteuid() or (other_users and os.geteuid() == 0)
+
+
+def foreign(target: Target, artifact: Artifact, words: Sequence[str]) -> Step:
+    """The step that leaves another user's entry alone, and says how its owner would run the verb (REC-08).
+
+    In a base that many users share, others' trees are routine; a store that is wholly another's is not.
+    """
+    actor = target.store.actor(artifact)
+    why = refusal(actor, artifact.path, words)
+    routine = not target.named or (target.artifact is None and _shared(target.store))
+    status = Status.OK if routine else Status.REFUSED
+    return Step(target.store, artifact, Action.KEEP, why.message, status=status)
+
+
+def _shared(store: Store) -> bool:
+    """Whether users other than its owner may make entries in the store, as in /dev/shm."""
+    try:
+        return bool(os.stat(store.root).st_mode & (stat.S_IWGRP | stat.S_IWOTH))
+    except OSError:
+        return False

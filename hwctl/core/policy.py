@@ -1,0 +1,144 @@
+"""What an eviction may take, in which order, and when it has taken enough. Pure: facts in, answers out.
+
+The limits are of two kinds. *Targets* (``max_size``, ``min_free``, ``keep``) concern the whole store and are
+reached by taking the oldest first, not one more than needed. *Terms* (``older_than``, ``everything``) make
+each entry due by itself.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+
+from hwctl.stores.base import Artifact, State
+
+EVICTABLE = frozenset({State.READY, State.DENIED, State.DAMAGED, State.INCOMPLETE})
+"""Entries at rest. What is being made or used up is for reclaim-stale to judge, evidence in hand."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What was asked for; sizes in bytes, ``older_than`` in nanoseconds. None is no limit."""
+
+    max_size: int | None = None
+    min_free: int | None = None
+    older_than: int | None = None
+    keep: int | None = None
+    everything: bool = False
+
+    @property
+    def targets(self) -> bool:
+        return self.max_size is not None or self.min_free is not None or self.keep is not None
+
+    @property
+    def any(self) -> bool:
+        return self.targets or self.older_than is not None or self.everything
+
+
+@dataclass(frozen=True, slots=True)
+class Filters:
+    """Which entries may be taken at all. Globs are matched against keys; ``min_age`` is in nanoseconds."""
+
+    match: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    min_age: int | None = None
+    quarantined: bool = False
+
+    def take(self, artifact: Artifact) -> bool:
+        """Whether the entry is one of those the caller speaks of."""
+        states = frozenset({State.QUARANTINED}) if self.quarantined else EVICTABLE
+        return artifact.state in states and matches(artifact.key, self.match, self.exclude)
+
+    def too_young(self, artifact: Artifact, now: int) -> bool:
+        """Whether ``min_age`` protects it. A creation time in the future protects nothing."""
+        if self.min_age is None or artifact.created is None or artifact.created > now:
+            return False
+        return now - artifact.created < self.min_age
+
+
+def matches(key: str, match: Sequence[str], exclude: Sequence[str] = ()) -> bool:
+    """Shell globs on a key: any of ``match`` (or none given), and none of ``exclude``."""
+    wanted = not match or any(fnmatchcase(key, glob) for glob in match)
+    return wanted and not any(fnmatchcase(key, glob) for glob in exclude)
+
+
+def clock(artifact: Artifact, now: int) -> int:
+    """Last use as far as it can be true: neither in the future nor before 1970; never used counts as made."""
+    used = artifact.last_used if artifact.last_used is not None else artifact.created
+    return min(max(used or 0, 0), now)
+
+
+def oldest_first(artifacts: Iterable[Artifact], now: int) -> list[Artifact]:
+    """The one order of an eviction: by last use, then by key, so that the same store gives the same order."""
+    return sorted(artifacts, key=lambda artifact: (clock(artifact, now), artifact.key, str(artifact.path)))
+
+
+def due(artifact: Artifact, limits: Limits, now: int) -> bool:
+    """Whether a term makes this entry go whatever the rest of the store is like."""
+    if limits.everything:
+        return True
+    return limits.older_than is not None and now - clock(artifact, now) > limits.older_than
+
+
+class Measure(enum.StrEnum):
+    """What a target is measured in."""
+
+    SIZE = "size"
+    FREE = "free"
+    COUNT = "count"
+
+
+@dataclass(frozen=True, slots=True)
+class Shortfall:
+    """A target that is not reached: how much is too much (or too little), and what bound it."""
+
+    measure: Measure
+    wanted: int
+    have: int
+    bound_by: str
+
+    @property
+    def remainder(self) -> int:
+        return abs(self.wanted - self.have)
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """How the store stands against its targets while entries go.
+
+    ``size`` is counted as the family counts, ``free`` is what the file system has, ``count`` how many
+    entries of those the caller speaks of are left. ``room`` is the most the file system or the cgroup
+    could ever hold, and ``room_bound`` which of them it is (EVI-07).
+    """
+
+    limits: Limits
+    size: int
+    free: int
+    count: int
+    room: int
+    room_bound: str
+
+    def without(self, size: int, freed: int) -> Ledger:
+        """The ledger after an entry that counted ``size`` went and gave ``freed`` bytes back."""
+        return replace(self, size=self.size - size, free=self.free + freed, count=self.count - 1)
+
+    def shortfalls(self) -> tuple[Shortfall, ...]:
+        """Every target not reached yet."""
+        short = []
+        limits = self.limits
+        if limits.max_size is not None:
+            most, bound = min((limits.max_size, "budget"), (self.room, self.room_bound))
+            if self.size > most:
+                short.append(Shortfall(Measure.SIZE, most, self.size, bound))
+        if limits.min_free is not None and self.free < limits.min_free:
+            short.append(Shortfall(Measure.FREE, limits.min_free, self.free, "min-free"))
+        if limits.keep is not None and self.count > limits.keep:
+            short.append(Shortfall(Measure.COUNT, limits.keep, self.count, "keep"))
+        return tuple(short)
+
+    def helped_by(self, artifact: Artifact) -> bool:
+        """Whether some target comes nearer when this entry goes."""
+        gains = {Measure.SIZE: artifact.bytes, Measure.FREE: artifact.allocated, Measure.COUNT: 1}
+        return any(gains[short.measure] > 0 for short in self.shortfalls())

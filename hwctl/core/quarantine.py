@@ -1,0 +1,122 @@
+"""Quarantine: set an artifact aside so that no reader can mistake it for a good one, and take that back.
+
+An artifact that is leased is not moved; new readers are turned away from it where the family has a mark
+for that, and the run says busy (QUA-03). Restoring verifies in full before anything is moved, and never
+puts an entry over an existing one. Places, names and notes of the quarantine are each family's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from hwctl.core.act import Deed, carry_out
+from hwctl.core.plan import Action, Outcome, Result, Step, Target, foreign, may_act
+from hwctl.errors import Busy, Damaged, HwctlError, NotFound, Refused, Status
+from hwctl.fs.locks import Deadline
+from hwctl.stores.base import Artifact, CheckOptions, Level, State, Store
+
+_MAY_BE_SET_ASIDE = frozenset({State.READY, State.DENIED, State.DAMAGED, State.INCOMPLETE})
+_MAY_BE_RESTORED = frozenset({State.QUARANTINED, State.DENIED})
+
+
+def plan(target: Target, reason: str, words: Sequence[str], *, other_users: bool = False) -> Step:
+    """The step that sets one named entry aside; ``words`` are the command line, for a refusal."""
+    artifact = _entry(target)
+    if artifact.state is State.QUARANTINED:
+        return Step(target.store, artifact, Action.KEEP, "it is quarantined already")
+    if artifact.state not in _MAY_BE_SET_ASIDE:
+        why = f"its state is {artifact.state}: only an artifact at rest can be quarantined"
+        return Step(target.store, artifact, Action.KEEP, why, status=Status.REFUSED)
+    if not may_act(target.store, artifact, other_users=other_users):
+        return foreign(target, artifact, words)
+    return Step(target.store, artifact, Action.QUARANTINE, reason, status=Status.BUSY)
+
+
+def set_aside(step: Step, wait: Deadline) -> Outcome:
+    """Move the entry into quarantine; while it is leased, deny it to new readers instead."""
+    return carry_out(step, _set_aside, wait, met_busy=_deny)
+
+
+def _set_aside(step: Step, now: Artifact) -> Deed:
+    return Deed(moved_to=step.store.set_aside(now, step.reason).path)
+
+
+def _deny(step: Step) -> str:
+    if step.store.deny(step.artifact, step.reason):
+        return "it is denied to new readers from now on; quarantine it again once it is let go"
+    return "nothing was changed"
+
+
+def find(stores: Iterable[Store], name: str) -> Target:
+    """The entry to restore, by its name in quarantine, or by its key where only one entry has it.
+
+    Raises NotFound, or Refused with the names when a key stands for several.
+    """
+    found = [
+        Target(store, artifact)
+        for store in stores
+        for artifact in store.scan()
+        if artifact.state in _MAY_BE_RESTORED and name in (artifact.key, *names(artifact))
+    ]
+    if not found:
+        raise NotFound(f"{name}: nothing of that name or key is quarantined or denied here")
+    if len(found) > 1:
+        paths = sorted(str(_entry(target).path) for target in found)
+        raise Refused(
+            f"{name} stands for {len(found)} entries; name one of: {', '.join(paths)}",
+            details={"candidates": paths},
+        )
+    return found[0]
+
+
+def names(artifact: Artifact) -> tuple[str, ...]:
+    """What a quarantined entry is called: its own name, and that of the folder it lies in with its note."""
+    return artifact.path.name, artifact.path.parent.name
+
+
+def plan_restore(target: Target, words: Sequence[str], *, other_users: bool = False) -> Step:
+    """The step that moves a quarantined entry back, or lifts a mere denial."""
+    artifact = _entry(target)
+    if artifact.state not in _MAY_BE_RESTORED:
+        why = f"its state is {artifact.state}: it is neither quarantined nor denied"
+        return Step(target.store, artifact, Action.KEEP, why, status=Status.REFUSED)
+    if not may_act(target.store, artifact, other_users=other_users):
+        return foreign(target, artifact, words)
+    reason = "verify in full, then " + (
+        "move back" if artifact.state is State.QUARANTINED else "lift the denial"
+    )
+    return Step(target.store, artifact, Action.RESTORE, reason, status=Status.BUSY)
+
+
+def restore(step: Step, options: CheckOptions, wait: Deadline) -> Outcome:
+    """Verify the entry in full as it would stand once restored, and only then move it back.
+
+    The check goes first and under its own shared lease: the exclusive one would be in its way. Whether
+    the entry is still the one that was checked is seen under the exclusive lease, as for every step.
+    """
+    if step.action is Action.KEEP:
+        return carry_out(step, _restore, wait)
+    try:
+        report = step.store.check(step.artifact, Level.FULL, replace(options, restoring=True))
+    except HwctlError as exc:
+        status = step.status if isinstance(exc, Busy) else exc.status
+        result = Result.SKIPPED if isinstance(exc, Busy) else Result.FAILED
+        return Outcome(step, result, exc.message, status, error=exc)
+    if not report.valid:
+        message = f"not restored: {len(report.findings)} findings; {report.findings[0].message}"
+        error = Damaged(message, report.findings, path=step.artifact.path)
+        return Outcome(step, Result.FAILED, message, error.status, error=error)
+    return carry_out(step, _restore, wait)
+
+
+def _restore(step: Step, now: Artifact) -> Deed:
+    return Deed(moved_to=step.store.restore(now).path)
+
+
+def _entry(target: Target) -> Artifact:
+    if target.artifact is None:
+        raise Refused(
+            "a whole store cannot be quarantined or restored; name an entry", path=target.store.root
+        )
+    return target.artifact

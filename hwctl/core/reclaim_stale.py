@@ -1,0 +1,102 @@
+"""Reclaim what producers left behind, and only what is proven dead.
+
+Whether an entry is stale is its family's verdict, with evidence. This verb asks twice, while planning and
+again under the exclusive lease, and shows the evidence either way. What lives, or is unproven, is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from hwctl.core.act import carry_out, remove
+from hwctl.core.plan import Action, Outcome, Step, Target, foreign, may_act
+from hwctl.core.policy import matches
+from hwctl.errors import HwctlError, Status
+from hwctl.fs.locks import Deadline
+from hwctl.stores.base import Artifact, Death, Staleness, StalePolicy
+
+_KEPT_MEANS = {Death.LIVE: Status.BUSY, Death.UNPROVEN: Status.REFUSED, Death.NOT_STALE: Status.REFUSED}
+"""What it means for the run that an entry which a person named is kept. In a sweep it is routine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which entries of a sweep are looked at: keys by shell glob, or those of one run alone (REC-07)."""
+
+    match: tuple[str, ...] = ()
+    run_id: str | None = None
+
+    def take(self, artifact: Artifact) -> bool:
+        if self.run_id is not None and artifact.key != self.run_id:
+            return False
+        return matches(artifact.key, self.match)
+
+
+def plan(target: Target, selection: Selection, policy: StalePolicy, words: Sequence[str]) -> tuple[Step, ...]:
+    """Judge the named entry, or every entry of the store. ``words`` are the command line, for refusals."""
+    if target.artifact is not None:
+        return (_judged(target, target.artifact, policy, words),)
+    steps = (
+        _swept(target, artifact, policy, words)
+        for artifact in target.store.scan()
+        if selection.take(artifact)
+    )
+    return tuple(step for step in steps if step is not None)
+
+
+def reclaim(steps: Sequence[Step], policy: StalePolicy, wait: Deadline) -> Iterator[Outcome]:
+    """Carry the plan out, one outcome a step."""
+
+    def again(step: Step, now: Artifact) -> str | None:
+        verdict = step.store.stale(now, policy)
+        return None if verdict.death is Death.PROVEN else _said(verdict)
+
+    for step in steps:
+        yield carry_out(step, remove, wait, again)
+
+
+def _swept(target: Target, artifact: Artifact, policy: StalePolicy, words: Sequence[str]) -> Step | None:
+    """The step for an entry that nobody named: None where there is nothing to reclaim or to report."""
+    try:
+        verdict = target.store.stale(artifact, policy)
+    except HwctlError as exc:
+        return _unjudged(target, artifact, exc, words)
+    if verdict.death is Death.NOT_STALE:
+        return None
+    return _step(target, artifact, verdict, policy, words)
+
+
+def _judged(target: Target, artifact: Artifact, policy: StalePolicy, words: Sequence[str]) -> Step:
+    try:
+        verdict = target.store.stale(artifact, policy)
+    except HwctlError as exc:
+        return _unjudged(target, artifact, exc, words)
+    return _step(target, artifact, verdict, policy, words)
+
+
+def _step(
+    target: Target, artifact: Artifact, verdict: Staleness, policy: StalePolicy, words: Sequence[str]
+) -> Step:
+    if not may_act(target.store, artifact, other_users=policy.other_users):
+        return replace(foreign(target, artifact, words), evidence=verdict.evidence)
+    named = target.artifact is not None
+    if verdict.death is Death.PROVEN:
+        # Somebody else may hold it by then: a rival run in a sweep, news for whoever named it (REC-09).
+        status = Status.BUSY if named else Status.OK
+        return Step(target.store, artifact, Action.REMOVE, _said(verdict), verdict.evidence, status)
+    status = _KEPT_MEANS[verdict.death] if named else Status.OK
+    return Step(target.store, artifact, Action.KEEP, _said(verdict), verdict.evidence, status)
+
+
+def _unjudged(target: Target, artifact: Artifact, exc: HwctlError, words: Sequence[str]) -> Step:
+    """An entry that could not be looked into; another user's is that user's to judge (REC-08)."""
+    if not may_act(target.store, artifact, other_users=False):
+        return foreign(target, artifact, words)
+    return Step(target.store, artifact, Action.KEEP, exc.message, status=exc.status)
+
+
+def _said(verdict: Staleness) -> str:
+    return (
+        f"{verdict.death.value}: {'; '.join(verdict.evidence)}" if verdict.evidence else verdict.death.value
+    )
