@@ -16,7 +16,7 @@ from typing import TextIO
 
 from hwctl import __version__
 from hwctl.cli import environment, exits
-from hwctl.cli.document import dumps, time_text
+from hwctl.cli.document import dumps, pieces, time_text
 from hwctl.cli.output import Colors, Output, Piece
 from hwctl.cli.signals import Interrupted
 from hwctl.errors import HwctlError, Refused, Status, Usage, worst
@@ -153,7 +153,9 @@ class Answer:
     def _finish(self) -> None:
         output = self.output
         if output.json:
-            output.out.raw(dumps(self._envelope()))
+            for piece in pieces(self._envelope()):
+                output.out.raw(piece)
+            output.out.raw(b"\n")
             if self._status is not Status.OK and self._signum is None:
                 output.err.raw(dumps(exits.error_object(self._worst_error(), debug=environment.debug())))
         elif self._signum is not None:
@@ -173,7 +175,7 @@ class Answer:
             "status": "signal" if self._signum is not None else self._status.word,
             "exit_status": 128 + self._signum if self._signum is not None else int(self._status),
             "dry_run": self.dry_run,
-            "results": self.results,
+            "results": iter(self.results),
             "totals": self.totals,
             "warnings": self.warnings,
         }

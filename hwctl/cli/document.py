@@ -10,7 +10,7 @@ import base64
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import PurePath
 
@@ -22,8 +22,39 @@ _DEEPEST = 32
 
 def dumps(value: object) -> bytes:
     """One line of JSON, ASCII only: every control, bidi and zero-width character is a ``\\u`` escape."""
+    return b"".join(pieces(value)) + b"\n"
+
+
+def pieces(value: object) -> Iterator[bytes]:
+    """``dumps`` bit by bit. An iterator inside is a list that need not be in memory as a whole (PER-04)."""
+    if isinstance(value, Mapping) and _lazy(value):
+        before = b"{"
+        for key, item in value.items():
+            yield before + _encoded(str(key)) + b":"
+            yield from pieces(item)
+            before = b","
+        yield b"}"
+    elif isinstance(value, Iterator):
+        before = b"["
+        for item in value:
+            yield before
+            yield from pieces(item)
+            before = b","
+        yield b"[]" if before == b"[" else b"]"
+    else:
+        yield _encoded(value)
+
+
+def _lazy(value: object) -> bool:
+    """Whether an iterator lies anywhere below; such values are encoded piece by piece."""
+    if isinstance(value, Mapping):
+        return any(map(_lazy, value.values()))
+    return isinstance(value, Iterator)
+
+
+def _encoded(value: object) -> bytes:
     text = json.dumps(plain(value), ensure_ascii=True, allow_nan=False, separators=(",", ":"))
-    return text.replace("\x7f", "\\u007f").encode("ascii") + b"\n"
+    return text.replace("\x7f", "\\u007f").encode("ascii")
 
 
 def plain(value: object, depth: int = 0) -> object:
