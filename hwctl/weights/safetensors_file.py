@@ -10,13 +10,15 @@ from __future__ import annotations
 import json
 import os
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from hwctl.errors import Finding
 from hwctl.weights.dtypes import CODES, DTYPE_BITS, TORCH_NAMES
-from hwctl.weights.header_json import METADATA_KEY, Malformed, RawMetadata, read_entries
+from hwctl.weights.header_json import METADATA_KEY, RawMetadata, read_entries
+from hwctl.weights.json_cursor import Malformed
 from hwctl.weights.sniff import HEAD_BYTES, TAIL_BYTES, sniff
+from hwctl.weights.tensor_layout import TensorEntry, judge_layout, judge_size, quoted, tensor_bits
 
 __all__ = [
     "CODES",
@@ -36,22 +38,6 @@ HEADER_LIMIT = 100_000_000
 
 PREFIX_BYTES = 8
 MAX_FINDINGS = 100
-_U64 = 2**64
-
-
-@dataclass(frozen=True, slots=True)
-class TensorEntry:
-    """One tensor: ``dtype`` is the container's code, the offsets count from the start of the data."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    begin: int
-    end: int
-
-    @property
-    def nbytes(self) -> int:
-        return self.end - self.begin
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +77,13 @@ def parse_header(
         where = f"header of {length} bytes, at byte {exc.at}: {exc.message}"
         return (Finding(exc.code, where),)
     tensors = sorted(by_name.values(), key=lambda entry: (entry.begin, entry.end, entry.name))
-    problems, unknown = _judge_layout(tensors)
+    problems, unknown = judge_layout(tensors)
     if unknown and not unknown_dtypes:
         problems = [*unknown, *problems]
     data_start = PREFIX_BYTES + length
     data_bytes = max((entry.end for entry in tensors), default=0)
-    if not problems:
-        problems = _judge_size(data_start + data_bytes, file_size)
+    if not problems and (problem := judge_size(data_start + data_bytes, file_size)) is not None:
+        problems = [problem]
     if problems:
         return _capped(problems)
     return Header(tuple(tensors), metadata, data_start, data_bytes, by_name, _capped([*repeated, *unknown]))
@@ -161,20 +147,6 @@ def build_header(
     return struct.pack("<Q", len(text)) + text, tuple(entries)
 
 
-def tensor_bits(dtype: str, shape: Iterable[int]) -> int | None:
-    """Size in bits, or None when the dtype is unknown or the count leaves 64 bits on the way.
-
-    Multiplied in order, as the library does: [2**40, 2**40, 0] overflows, [0, 2**40, 2**40] is empty.
-    """
-    count = 1
-    for extent in shape:
-        count *= extent
-        if count >= _U64:
-            return None
-    bits = count * DTYPE_BITS.get(dtype, _U64)
-    return None if bits >= _U64 else bits
-
-
 def _header_length(prefix: bytes, file_size: int) -> int | Finding:
     """The length the prefix states, or why it cannot be: decided before anything is allocated (VER-04)."""
     if file_size == 0:
@@ -223,87 +195,22 @@ def _collect(header: bytes, strict: bool) -> tuple[dict[str, TensorEntry], Mappi
         if isinstance(item, RawMetadata):
             metadata = item.values
             if item.repeated is not None:
-                twice = f"{METADATA_KEY}: {_quoted(item.repeated)} stands twice"
+                twice = f"{METADATA_KEY}: {quoted(item.repeated)} stands twice"
         else:
             if item.name in by_name:
-                twice = f"tensor {_quoted(item.name)} stands twice"
+                twice = f"tensor {quoted(item.name)} stands twice"
             elif item.repeated is not None:
-                twice = f"tensor {_quoted(item.name)}: {_quoted(item.repeated)} stands twice"
+                twice = f"tensor {quoted(item.name)}: {quoted(item.repeated)} stands twice"
             # Thousands of layers share a few shapes and dtypes; sharing the objects halves the memory.
             dtype = dtypes.setdefault(item.dtype, item.dtype)
             shape = shapes.setdefault(item.shape, item.shape)
-            by_name[item.name] = TensorEntry(item.name, dtype, shape, item.offsets[0], item.offsets[1])
+            by_name[item.name] = TensorEntry(item.name, dtype, shape, item.begin, item.end)
         if twice is not None:
             if strict:
                 raise Malformed("header-duplicate-key", twice, 0)
             if len(repeated) <= MAX_FINDINGS:
                 repeated.append(Finding("header-duplicate-key", twice))
     return by_name, metadata, repeated
-
-
-def _judge_layout(tensors: Sequence[TensorEntry]) -> tuple[list[Finding], list[Finding]]:
-    """Whether the sorted entries tile the data and their shapes fill their ranges; unknown dtypes apart."""
-    problems: list[Finding] = []
-    unknown: list[Finding] = []
-    covered = 0
-    before = ""
-    for entry in tensors:
-        if entry.end < entry.begin:
-            message = f"tensor {_quoted(entry.name)}: offsets [{entry.begin}, {entry.end}] run backwards"
-            problems.append(Finding("tensor-offsets", message))
-        elif entry.begin > covered:
-            message = f"{entry.begin - covered} bytes before tensor {_quoted(entry.name)} belong to no tensor"
-            problems.append(Finding("tensor-gap", message, expected=covered, actual=entry.begin))
-        elif entry.begin < covered:
-            message = f"tensors {_quoted(before)} and {_quoted(entry.name)} share bytes"
-            problems.append(Finding("tensor-overlap", message, expected=covered, actual=entry.begin))
-        if entry.end >= covered:
-            covered, before = entry.end, entry.name
-        if entry.dtype not in DTYPE_BITS:
-            unknown.append(
-                Finding(
-                    "unknown-dtype", f"tensor {_quoted(entry.name)} has the unknown dtype {entry.dtype!r}"
-                )
-            )
-        elif (problem := _judge_shape(entry)) is not None:
-            problems.append(problem)
-    return problems, unknown
-
-
-def _judge_shape(entry: TensorEntry) -> Finding | None:
-    bits = tensor_bits(entry.dtype, entry.shape)
-    if bits == entry.nbytes * 8:
-        return None
-    about = f"tensor {_quoted(entry.name)}: shape {_shown(entry.shape)} of {entry.dtype}"
-    if bits is None:
-        return Finding("tensor-shape", f"{about} overflows 64 bits")
-    if bits % 8:
-        return Finding(
-            "tensor-shape", f"{about} does not end on a byte", expected=bits, actual=entry.nbytes * 8
-        )
-    message = f"{about} takes {bits // 8} bytes, its offsets span {entry.nbytes}"
-    return Finding("tensor-shape", message, expected=bits // 8, actual=entry.nbytes)
-
-
-def _quoted(text: str) -> str:
-    """A name from the file, escaped and cut: it may be the whole header long."""
-    return repr(text) if len(text) <= 200 else f"{text[:200]!r}…"
-
-
-def _shown(shape: tuple[int, ...]) -> str:
-    if len(shape) <= 16:
-        return str(list(shape))
-    return f"{str(list(shape[:16]))[:-1]}, … {len(shape)} dimensions]"
-
-
-def _judge_size(needed: int, file_size: int) -> list[Finding]:
-    if needed > file_size:
-        message = f"truncated: have {file_size} bytes, need {needed}"
-        return [Finding("truncated", message, expected=needed, actual=file_size)]
-    if needed < file_size:
-        message = f"{file_size - needed} bytes after the last tensor (have {file_size}, need {needed})"
-        return [Finding("trailing-bytes", message, expected=needed, actual=file_size)]
-    return []
 
 
 def _capped(findings: Sequence[Finding]) -> tuple[Finding, ...]:
