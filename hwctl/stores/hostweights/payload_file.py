@@ -1,0 +1,291 @@
+"""One payload file while it is being written: coverage, order, and digests that keep up with the writing.
+
+Owns the state of a single file. Which files an artifact has, and when it is done, is the ``writer``'s
+business; the threads are the ``lanes``'.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from hwctl.fs.atomic import write_all
+from hwctl.fs.paths import open_regular
+from hwctl.stores.base import Advance
+from hwctl.stores.hostweights.lanes import INLINE, Lanes, Ticket
+from hwctl.stores.hostweights.tensors import Extent, PayloadPlan, refusal
+
+if TYPE_CHECKING:
+    from hashlib import _Hash
+
+    from _typeshed import ReadableBuffer
+
+
+_SYNC_EVERY = 64 << 20
+
+
+class Coverage:
+    """Which bytes of one tensor were written: each exactly once, in whatever order."""
+
+    __slots__ = ("_begins", "_ends", "_size")
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._begins: list[int] = []
+        self._ends: list[int] = []
+
+    def add(self, begin: int, end: int) -> None:
+        """Note [begin, end); ValueError when it leaves the tensor or was written before."""
+        if begin < 0 or end > self._size:
+            raise ValueError(f"bytes {begin} to {end} leave the tensor's {self._size}")
+        if begin == end:
+            return
+        at = bisect_left(self._begins, begin)
+        if (at > 0 and self._ends[at - 1] > begin) or (at < len(self._begins) and self._begins[at] < end):
+            raise ValueError(f"bytes {begin} to {end} were written before")
+        # Neighbours are merged, so that a tensor written row by row costs one entry, not one a row.
+        joins_left = at > 0 and self._ends[at - 1] == begin
+        joins_right = at < len(self._begins) and self._begins[at] == end
+        if joins_left and joins_right:
+            self._ends[at - 1] = self._ends.pop(at)
+            self._begins.pop(at)
+        elif joins_left:
+            self._ends[at - 1] = end
+        elif joins_right:
+            self._begins[at] = begin
+        else:
+            self._begins.insert(at, begin)
+            self._ends.insert(at, end)
+
+    def complete(self) -> bool:
+        return self._size == 0 or (self._begins == [0] and self._ends == [self._size])
+
+
+class _Stream:
+    """A digest over a range of the file, and how far it has come without a gap."""
+
+    __slots__ = ("cursor", "digest", "end")
+
+    def __init__(self, begin: int, end: int, digest: _Hash | None = None) -> None:
+        self.cursor = begin
+        self.end = end
+        self.digest = hashlib.sha256() if digest is None else digest
+
+    def takes(self, begin: int, size: int) -> _Hash | None:
+        """The digest to feed when these bytes are the next ones, and the cursor moved past them."""
+        if begin != self.cursor:
+            return None
+        self.cursor += size
+        return self.digest
+
+
+@dataclass(frozen=True, slots=True)
+class FileDigests:
+    """SHA-256 of a whole payload file and of each of its tensors, in hex."""
+
+    size: int
+    file: str
+    tensors: Mapping[str, str]
+
+
+class PayloadFile:
+    """A payload file open for writing. Every byte of every tensor has to be written once, then ``close``.
+
+    Buffers are raw bytes as torch holds them (contiguous, little endian). With ``ordered`` every write has
+    to continue where the last one ended, in name order; that is checked, never repaired. Without it any
+    order is taken, and what was not hashed on the way is read again. Not to be shared between threads.
+
+    As a context manager it closes on success; on an exception it stays unfinished, and so does the artifact.
+    """
+
+    def __init__(
+        self,
+        plan: PayloadPlan,
+        dir_fd: int,
+        fd: int,
+        lanes: Lanes,
+        *,
+        ordered: bool,
+        advance: Advance,
+        closed: Callable[[PayloadFile], None],
+    ) -> None:
+        """Takes over ``fd``, a new file of the planned size."""
+        self.plan = plan
+        self._dir_fd = dir_fd
+        self._fd = fd
+        self._lanes = lanes
+        self._ordered = ordered
+        self._advance = advance
+        self._on_close = closed
+        self._coverage = {name: Coverage(extent.size) for name, extent in plan.extents.items()}
+        self._next = len(plan.header)
+        self._file = _Stream(self._next, plan.size, hashlib.sha256(plan.header))
+        self._tensors: dict[str, _Stream] = {}
+        self._pending: deque[Ticket] = deque()
+        self._unsynced = 0
+        self._rereading: list[Future[None]] = []
+        self._synced: Future[None] | None = None
+        write_all(fd, plan.header, 0)
+        advance(len(plan.header))
+
+    def write_tensor(self, name: str, data: ReadableBuffer) -> None:
+        """Write one whole tensor; scalars and empty tensors are no special case."""
+        extent = self._extent(name)
+        raw = _raw(data)
+        if raw.nbytes != extent.size:
+            raise refusal(f"tensor {name!r} has {extent.size} bytes, {raw.nbytes} were given")
+        self._put(extent, 0, raw).wait()
+
+    def write_rows(self, name: str, first_row: int, data: ReadableBuffer) -> None:
+        """Write whole rows (slices of the first dimension) from ``first_row`` on."""
+        extent = self._extent(name)
+        row = self.row_bytes(name)
+        raw = _raw(data)
+        if raw.nbytes % row if row else raw.nbytes:
+            raise refusal(f"tensor {name!r}: {raw.nbytes} bytes are no whole rows of {row} bytes")
+        self._put(extent, first_row * row, raw).wait()
+
+    def put(self, name: str, offset: int, data: memoryview) -> Ticket:
+        """Begin writing bytes at ``offset`` of a tensor and return at once.
+
+        ``data`` (format B) must stay as it is until the ticket's ``wait`` returns: a producer with two
+        buffers reads the next block while this one is hashed.
+        """
+        return self._put(self._extent(name), offset, data)
+
+    def row_bytes(self, name: str) -> int:
+        """Bytes of one row of a tensor; a scalar is its own only row."""
+        extent = self._extent(name)
+        rows = extent.spec.shape[0] if extent.spec.shape else 1
+        return extent.size // rows if rows else 0
+
+    def _extent(self, name: str) -> Extent:
+        if self._fd < 0:
+            raise refusal(f"{self.plan.file_name} is closed")
+        extent = self.plan.extents.get(name)
+        if extent is None:
+            raise refusal(f"tensor {name!r} was not declared for {self.plan.file_name}")
+        return extent
+
+    def _put(self, extent: Extent, offset: int, data: memoryview) -> Ticket:
+        name, size = extent.spec.name, data.nbytes
+        at = extent.begin + offset
+        if self._ordered and size and at != self._next:
+            raise refusal(f"tensor {name!r}: byte {at} of the file was written where {self._next} comes next")
+        try:
+            self._coverage[name].add(offset, offset + size)
+        except ValueError as exc:
+            raise refusal(f"tensor {name!r}: {exc}") from None
+        if not size:
+            return Ticket()
+        self._next = at + size
+        stream = self._tensors.get(name)
+        if stream is None:
+            stream = self._tensors[name] = _Stream(extent.begin, extent.begin + extent.size)
+        file_digest, tensor_digest = self._file.takes(at, size), stream.takes(at, size)
+        while self._pending and self._pending[0].done():
+            self._pending.popleft().wait()
+        self._advance(size)
+        self._sync_early(size)
+        if size <= INLINE and not self._pending:
+            write_all(self._fd, data, at)
+            for digest in (file_digest, tensor_digest):
+                if digest is not None:
+                    digest.update(data)
+            return Ticket()
+        ticket = self._lanes.feed(
+            data, fd=self._fd, offset=at, file_digest=file_digest, tensor_digest=tensor_digest
+        )
+        self._pending.append(ticket)
+        return ticket
+
+    def close(self) -> None:
+        """Make the file final: complete, read-only, on its way to the disk. A second call does nothing."""
+        if self._fd < 0:
+            return
+        missing = [name for name, coverage in self._coverage.items() if not coverage.complete()]
+        if missing:
+            raise refusal(
+                f"{self.plan.file_name}: {len(missing)} tensors are incomplete, first {missing[0]!r}"
+            )
+        while self._pending:
+            self._pending.popleft().wait()
+        os.fchmod(self._fd, 0o444)
+        self._begin_rereading()
+        fd, self._fd = self._fd, -1
+        self._on_close(self)
+        self._synced = self._lanes.sync(lambda: _sync_and_close(fd))
+
+    def abandon(self) -> None:
+        """Close the descriptor of an unfinished file. Only after the lanes have stopped using it."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def wait_synced(self) -> None:
+        """Until the closed file is on the disk, or raise the OSError met on the way."""
+        if self._synced is not None:
+            self._synced.result()
+
+    def digests(self) -> FileDigests:
+        """All digests, waiting for what is still being read again. Only after ``close``."""
+        for job in self._rereading:
+            job.result()
+        empty = hashlib.sha256().hexdigest()
+        tensors = {
+            name: self._tensors[name].digest.hexdigest() if name in self._tensors else empty
+            for name in self.plan.extents
+        }
+        return FileDigests(self.plan.size, self._file.digest.hexdigest(), tensors)
+
+    def _sync_early(self, size: int) -> None:
+        """Let the disk work while the digests are computed, rather than all at once at the end."""
+        self._unsynced += size
+        if self._unsynced >= _SYNC_EVERY:
+            fd, self._unsynced = self._fd, 0
+            self._lanes.sync(lambda: os.fdatasync(fd))
+
+    def _begin_rereading(self) -> None:
+        """Hash what came out of order from the page cache, the file and its tensors beside each other."""
+        for group in ([self._file], list(self._tensors.values())):
+            unfinished = [stream for stream in group if stream.cursor < stream.end]
+            if unfinished:
+                self._rereading.append(self._lanes.reread(partial(self._finish_streams, unfinished)))
+
+    def _finish_streams(self, streams: Sequence[_Stream]) -> None:
+        fd, _ = open_regular(self.plan.file_name, dir_fd=self._dir_fd)
+        try:
+            for stream in streams:
+                self._lanes.hash_range(fd, stream.cursor, stream.end, stream.digest)
+        finally:
+            os.close(fd)
+
+    def __enter__(self) -> PayloadFile:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, _exc: BaseException | None, _traceback: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+
+
+def _raw(data: ReadableBuffer) -> memoryview:
+    """The buffer as plain bytes. Never released by hand: a lane may still look at it after an interrupt."""
+    view = memoryview(data)
+    return view.cast("B") if view.nbytes else memoryview(b"")
+
+
+def _sync_and_close(fd: int) -> None:
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,132 @@
+"""Writing the payloads of one artifact into its staging directory.
+
+Owns which files there are, their capacity, and the entries that the manifest will hold. Where staging lies
+and how it becomes an artifact is ``publication``'s work.
+
+A producer is a callable that receives the writer and writes every declared tensor:
+
+    def produce(writer: ArtifactWriter) -> None:
+        for file_name in writer.file_names:
+            with writer.open(file_name, ordered=True) as payload:
+                for name in payload.plan.extents:  # name order, which is the order in the file
+                    payload.write_tensor(name, raw_bytes(name))
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+
+from hwctl.fs.space import reserve
+from hwctl.stores.base import Advance, silent
+from hwctl.stores.hostweights.lanes import Lanes
+from hwctl.stores.hostweights.payload_file import PayloadFile
+from hwctl.stores.hostweights.records import FileEntry, TensorEntry, contiguous_stride
+from hwctl.stores.hostweights.tensors import Extent, PayloadPlan, refusal
+
+Producer = Callable[["ArtifactWriter"], None]
+
+Admit = Callable[[int, int], None]
+"""Capacity: (bytes of the artifact so far and to come, bytes to come now); raises NoRoom."""
+
+_NEW_PAYLOAD = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class ArtifactWriter:
+    """Writes the planned payload files, each once. Memory is bounded by what the producer hands over."""
+
+    def __init__(
+        self, dir_fd: int, plans: Sequence[PayloadPlan], admit: Admit, *, advance: Advance = silent
+    ) -> None:
+        self._dir_fd = dir_fd
+        self._plans = {plan.file_name: plan for plan in plans}
+        self._admit = admit
+        self._advance = advance
+        self._lanes = Lanes()
+        self._admitted = 0
+        self._open: dict[str, PayloadFile] = {}
+        self._closed: dict[str, PayloadFile] = {}
+
+    @property
+    def file_names(self) -> tuple[str, ...]:
+        """All payload files to write, sorted."""
+        return tuple(self._plans)
+
+    @property
+    def total_bytes(self) -> int:
+        """Size of all payload files together."""
+        return sum(plan.size for plan in self._plans.values())
+
+    def open(self, file_name: str, *, ordered: bool = False) -> PayloadFile:
+        """Create a payload file of its full size. NoRoom when a limit or the file system says no.
+
+        Several may be open at a time.
+        """
+        plan = self._plans.get(file_name)
+        if plan is None or file_name in self._open or file_name in self._closed:
+            raise refusal(f"payload {file_name!r} was not declared, or was opened before")
+        self._admit(self._admitted + plan.size, plan.size)
+        self._admitted += plan.size
+        fd = os.open(file_name, _NEW_PAYLOAD, 0o600, dir_fd=self._dir_fd)
+        try:
+            reserve(fd, plan.size)
+            payload = PayloadFile(
+                plan,
+                self._dir_fd,
+                fd,
+                self._lanes,
+                ordered=ordered,
+                advance=self._advance,
+                closed=self._note_closed,
+            )
+        except BaseException:
+            os.close(fd)
+            raise
+        self._open[file_name] = payload
+        return payload
+
+    def _note_closed(self, payload: PayloadFile) -> None:
+        name = payload.plan.file_name
+        self._closed[name] = self._open.pop(name)
+
+    def finish(self) -> tuple[list[TensorEntry], list[FileEntry]]:
+        """Wait until every payload is on the disk and hashed; the entries for the manifest.
+
+        Usage when a declared file was not written.
+        """
+        missing = sorted(self._plans.keys() - self._closed.keys())
+        if missing:
+            raise refusal(f"{len(missing)} payload files were not written and closed, first {missing[0]!r}")
+        tensors: list[TensorEntry] = []
+        files: list[FileEntry] = []
+        for payload in self._closed.values():
+            payload.wait_synced()
+        for name, payload in self._closed.items():
+            digests = payload.digests()
+            files.append(FileEntry(name, digests.size, digests.file))
+            for extent in payload.plan.extents.values():
+                tensors.append(_entry(extent, digests.tensors[extent.spec.name]))
+        return tensors, files
+
+    def close(self) -> None:
+        """Stop the threads and close what is open; staging itself is left to its owner."""
+        self._lanes.stop()
+        for payload in self._open.values():
+            payload.abandon()
+        self._open.clear()
+
+
+def _entry(extent: Extent, sha256: str) -> TensorEntry:
+    spec = extent.spec
+    return TensorEntry(
+        name=spec.name,
+        kind=spec.kind,
+        role=spec.role,
+        file_name=spec.file_name,
+        storage_key=spec.name,
+        shape=list(spec.shape),
+        dtype=spec.dtype,
+        stride=contiguous_stride(spec.shape),
+        nbytes=extent.size,
+        sha256=sha256,
+    )
