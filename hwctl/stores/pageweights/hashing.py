@@ -1,0 +1,70 @@
+"""SHA-256 of a stream of blocks while the caller does something else with each block.
+
+Owns the thread that hashes. ``fs.digest`` hashes files by itself; here the same bytes are also checked for
+finiteness, written or kept, so that nothing is read twice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+
+BLOCK = 1 << 21
+"""Bytes that are worked through together: a few such blocks stay in the processor's cache."""
+
+RING = 4
+"""Blocks in rotation: a block may be overwritten once RING - 1 further ones were fed."""
+
+# Below this a page is hashed before a thread would have started.
+_INLINE_BYTES = 1 << 20
+
+
+class Digester:
+    """Feed it all blocks in order, then ask for the digest; leave the with-block in any case."""
+
+    def __init__(self, size: int) -> None:
+        self._sha = hashlib.sha256()
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="sha256") if size > _INLINE_BYTES else None
+        self._pending: deque[Future[None]] = deque()
+
+    def feed(self, block: memoryview | bytes) -> None:
+        """Hash a block, now or soon: it must stay as it is until RING - 1 further ones were fed."""
+        if self._pool is None:
+            self._sha.update(block)
+            return
+        self._pending.append(self._pool.submit(self._sha.update, block))
+        while len(self._pending) >= RING:
+            self._pending.popleft().result()
+
+    def hexdigest(self) -> str:
+        while self._pending:
+            self._pending.popleft().result()
+        return self._sha.hexdigest()
+
+    def __enter__(self) -> Digester:
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _exc: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        # An exception or a signal: the block in hand is finished, what is queued is not begun.
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+
+
+class Ring:
+    """RING reused blocks, handed out in turn."""
+
+    def __init__(self, size: int) -> None:
+        """``size`` is how much will pass through, so that small pages take little."""
+        self._block = min(BLOCK, size)
+        self._memory = memoryview(bytearray(self._block * RING))
+        self._turn = 0
+
+    def next(self, length: int) -> memoryview:
+        """The first ``length`` bytes of the next block; ``length`` is at most BLOCK."""
+        start = self._block * self._turn
+        self._turn = (self._turn + 1) % RING
+        return self._memory[start : start + length]
