@@ -45,8 +45,8 @@ def hazards(root: Path, owner_uid: int, *, base: Path = Path("/")) -> tuple[str,
         configs = _configs(base, "systemd/logind.conf", "systemd/logind.conf.d")
         if removes_ipc(text for _, text in configs):
             found.append(
-                f"{root} belongs to uid {owner_uid}, an ordinary user: systemd-logind deletes it when that user's"
-                " last session ends; set RemoveIPC=no in logind.conf, or enable lingering for the user"
+                f"{root} belongs to uid {owner_uid}, an ordinary user: systemd-logind deletes it when"
+                " that user's last session ends; set RemoveIPC=no in logind.conf, or let the user linger"
             )
     rule = ageing(str(root), parse_rules(_configs(base, None, "tmpfiles.d")))
     if rule is not None:

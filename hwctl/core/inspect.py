@@ -1,0 +1,222 @@
+"""Inspect: what is there, seen without reading a payload, taking a lock or changing anything.
+
+Damaged entries are rows with a reason, and one that cannot be looked at does not keep the others from being
+listed (INS-03). Which words and colours a row gets is ``cli``'s business.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from hwctl.core.hazards import hazards
+from hwctl.errors import Finding, HwctlError, from_os_error
+from hwctl.fs import numa, space
+from hwctl.fs.mounts import Mount, mount_of, storage_class
+from hwctl.fs.paths import NotRegular, open_regular
+from hwctl.stores.base import Artifact, Death, Family, Match, Staleness, StalePolicy, State, Store
+from hwctl.stores.locate import locate
+from hwctl.weights.safetensors_file import Header, TensorEntry, read_header
+
+_MAY_BE_STALE = frozenset({State.STAGING, State.TEMPORARY, State.CONSUMING, State.ORPHAN})
+DAMAGED_STATES = frozenset({State.DAMAGED, State.INCOMPLETE, State.DENIED})
+"""States for which verify would answer "damaged"."""
+
+
+class Sort(StrEnum):
+    KEY = "key"
+    SIZE = "size"
+    USED = "used"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One entry; ``staleness`` where it could be the leftover of a dead producer, None elsewhere."""
+
+    artifact: Artifact
+    staleness: Staleness | None = None
+
+    @property
+    def stale(self) -> bool:
+        return self.staleness is not None and self.staleness.death is Death.PROVEN
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A store as it is now. Sizes in bytes; ``size`` and ``budget`` as the family counts them.
+
+    ``freeable`` is what reclaiming stale entries and evicting unleased ones could free at most.
+    """
+
+    store: Store
+    rows: tuple[Row, ...]
+    size: int
+    budget: int | None
+    room: space.Room
+    mount: Mount
+    freeable: int
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def states(self) -> Counter[State]:
+        return Counter(row.artifact.state for row in self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which rows to show, and in which order. Empty filters let everything through."""
+
+    states: frozenset[State] = frozenset()
+    match: tuple[str, ...] = ()
+    sort: Sort = Sort.KEY
+
+    def rows(self, rows: Sequence[Row]) -> list[Row]:
+        """Largest first for a size, longest unused first for a use, else as sorted by key."""
+        kept = [row for row in rows if self._shows(row.artifact)]
+        kept.sort(key=lambda row: (row.artifact.key, str(row.artifact.path)))
+        if self.sort is Sort.SIZE:
+            kept.sort(key=lambda row: -row.artifact.bytes)
+        elif self.sort is Sort.USED:
+            kept.sort(key=lambda row: row.artifact.last_used or row.artifact.created or 0)
+        return kept
+
+    def _shows(self, artifact: Artifact) -> bool:
+        if self.states and artifact.state not in self.states:
+            return False
+        return not self.match or any(fnmatchcase(artifact.key, glob) for glob in self.match)
+
+
+@dataclass(frozen=True, slots=True)
+class FileView:
+    """A file outside of any store: its header where it is a sound safetensors file, else findings.
+
+    ``header`` and ``findings`` can both be there: what is odd but no hindrance, such as an unknown dtype.
+    """
+
+    path: Path
+    stat: os.stat_result
+    header: Header | None
+    findings: tuple[Finding, ...] = field(default=())
+
+    def tensors(self, selection: Selection) -> list[TensorEntry]:
+        """The tensors to show: in the order of their data, or as sorted."""
+        if self.header is None:
+            return []
+        match = selection.match
+        kept = [
+            tensor
+            for tensor in self.header.tensors
+            if not match or any(fnmatchcase(tensor.name, glob) for glob in match)
+        ]
+        if selection.sort is Sort.SIZE:
+            kept.sort(key=lambda tensor: -tensor.nbytes)
+        return kept
+
+
+def view(store: Store) -> View:
+    """A whole store. Raises HwctlError when the root itself cannot be looked at."""
+    rows = tuple(row_of(store, artifact) for artifact in store.scan())
+    warnings = list(hazards(store.root, store.owner_uid))
+    freeable = sum(row.artifact.allocated for row in rows if _freeable(row))
+    try:
+        size, budget = store.size(), store.budget()
+    except HwctlError as exc:
+        # A folder that only its owner may enter: the rows say which; the sum is what was seen.
+        size, budget = sum(row.artifact.bytes for row in rows), None
+        warnings.append(f"the size of {store.root} is incomplete: {exc.message}")
+    return View(
+        store, rows, size, budget, space.room(store.root), mount_of(store.root), freeable, tuple(warnings)
+    )
+
+
+def row_of(store: Store, artifact: Artifact) -> Row:
+    """The row of one entry."""
+    if artifact.state not in _MAY_BE_STALE:
+        return Row(artifact)
+    try:
+        return Row(artifact, store.stale(artifact, StalePolicy()))
+    except HwctlError as exc:
+        return Row(artifact, Staleness(Death.UNPROVEN, (exc.message,)))
+
+
+def _freeable(row: Row) -> bool:
+    if row.staleness is not None:
+        return row.stale
+    leases = row.artifact.leases
+    evictable = row.artifact.state in (State.READY, State.QUARANTINED, *DAMAGED_STATES)
+    return evictable and not leases.shared and not leases.exclusive
+
+
+def pages_per_node(artifact: Artifact) -> Mapping[int, int] | None:
+    """Pages by NUMA node of an artifact that lies in memory; None on disk, or where nobody can tell."""
+    if storage_class(mount_of(artifact.path).fs_type) != "tmpfs":
+        return None
+    counts: Counter[int] = Counter()
+    try:
+        for path in _files_below(artifact.path):
+            fd, st = open_regular(path)
+            try:
+                counts.update(numa.pages_per_node(fd, st))
+            finally:
+                os.close(fd)
+    except OSError:
+        return None
+    return dict(sorted(counts.items()))
+
+
+def _files_below(path: Path) -> Iterator[Path]:
+    if not stat.S_ISDIR(os.lstat(path).st_mode):
+        yield path
+        return
+    for folder, _, names in os.walk(path):
+        for name in names:
+            file = Path(folder, name)
+            if stat.S_ISREG(os.lstat(file).st_mode):
+                yield file
+
+
+def file_view(path: Path) -> FileView:
+    """What a file outside of any store is: 8 bytes and the header are read, whatever its size (PER-04)."""
+    try:
+        fd, st = open_regular(path)
+    except NotRegular as exc:
+        raise from_os_error(exc, f"cannot inspect {path}", path) from exc
+    except OSError as exc:
+        raise from_os_error(exc, f"cannot open {path}", path) from exc
+    try:
+        found = read_header(fd, st.st_size, name=path.name, strict=False, unknown_dtypes=True)
+    except OSError as exc:
+        raise from_os_error(exc, f"cannot read {path}", path) from exc
+    finally:
+        os.close(fd)
+    if isinstance(found, Header):
+        return FileView(path, st, found, found.tolerated)
+    return FileView(path, st, None, found)
+
+
+def discover(base: Path, family: Family | None = None) -> list[Match]:
+    """The stores in a folder: the folder itself where it is one, and its direct children (/dev/shm)."""
+    found = []
+    for path in (base, *_children(base)):
+        try:
+            match = locate(path, family)
+        except HwctlError:
+            # Not a store, or nobody's business: /dev/shm holds the files of many programs.
+            continue
+        if match.key is None:
+            found.append(match)
+    return found
+
+
+def _children(base: Path) -> list[Path]:
+    try:
+        with os.scandir(base) as entries:
+            return sorted(Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False))
+    except OSError:
+        return []
