@@ -11,13 +11,18 @@ import os
 import sys
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import TextIO
 
 from hwctl import __version__
 from hwctl.cli import environment, exits
 from hwctl.cli.document import dumps, pieces, time_text
+from hwctl.cli.escape import escape
+from hwctl.cli.metrics import Gauge, of_run
+from hwctl.cli.metrics import write as write_metrics
 from hwctl.cli.output import Colors, Output, Piece
+from hwctl.cli.progress import Progress
 from hwctl.cli.signals import Interrupted
 from hwctl.errors import HwctlError, Refused, Status, Usage, worst
 
@@ -39,6 +44,7 @@ class Answer:
         color: Colors = Colors.AUTO,
         reads_only: bool = False,
         dry_run: bool = False,
+        metrics: Path | None = None,
     ) -> None:
         if quiet and verbose:
             raise Usage("--quiet and --verbose contradict each other")
@@ -51,6 +57,9 @@ class Answer:
         self.warnings: list[str] = []
         self.errors: list[HwctlError] = []
         self.verdict: str | None = None
+        self.gauges: list[Gauge] = []
+        self._progress: Progress | None = None
+        self._metrics = metrics
         self._status = Status.OK
         self._signum: int | None = None
         self._started_ns = time.time_ns()
@@ -64,15 +73,31 @@ class Answer:
         if self.output.json:
             self.results.append(fields)
 
-    def line(self, *pieces: Piece, problem: bool = False) -> None:
+    def line(self, *words: Piece, problem: bool = False) -> None:
         """Say one line of the answer on stdout. Under -q only problems are said, under --json nothing."""
-        if not self.output.json and (problem or not self.output.quiet):
-            self.output.out.line(*pieces)
+        if self._says(problem):
+            self.output.out.line(*words)
 
     def record(self, *fields: Piece, problem: bool = False) -> None:
         """Say one record of the answer on stdout, its fields separated by tabs."""
-        if not self.output.json and (problem or not self.output.quiet):
+        if self._says(problem):
             self.output.out.record(*fields)
+
+    def block(self, safe: str) -> None:
+        """Say lines of the answer that were laid out, escaped and coloured elsewhere (tables)."""
+        if self._says(False):
+            self.output.out.raw(safe.encode("utf-8"))
+
+    def _says(self, problem: bool) -> bool:
+        if self.output.json or (self.output.quiet and not problem):
+            return False
+        self._clear()
+        return True
+
+    def _clear(self) -> None:
+        """Make way for words: a progress line may stand where they go."""
+        if self._progress is not None:
+            self._progress.erase()
 
     def close_with(self, verdict: str, status: Status = Status.OK) -> None:
         """Set the last line of the answer; it is a problem, and so said under -q, unless the status is OK."""
@@ -83,12 +108,14 @@ class Answer:
         """Say something about the work on stderr."""
         output = self.output
         if not (output.json or output.quiet) and output.verbose >= verbosity:
+            self._clear()
             output.err.line(message)
 
     def warn(self, message: str) -> None:
         """Something the caller should know that does not change the status."""
         self.warnings.append(message)
         if not self.output.json:
+            self._clear()
             self.output.err.line(f"hwctl {self.verb}: warning: {message}")
 
     def fail(self, error: HwctlError) -> None:
@@ -96,8 +123,14 @@ class Answer:
         self.errors.append(error)
         self._status = worst((self._status, error.status))
         if not self.output.json:
+            self._clear()
             where = f"{error.path}: " if error.path and error.path not in error.message else ""
             self.output.err.line(f"hwctl {self.verb}: {where}{error.message}")
+
+    def progress(self, label: str, total: int | None = None) -> Progress:
+        """Progress to be shown while a with-block lasts; it paints only where that is wanted."""
+        self._progress = Progress(self.output.err if self.output.painting else None, label, total)
+        return self._progress
 
     def confirm(self, question: str, *, yes: bool) -> None:
         """Go on, or raise Refused. Asks only where a person can answer; never waits for a pipe (CLI-06)."""
@@ -107,10 +140,8 @@ class Answer:
             raise Refused(
                 "nobody can be asked here (stdin or stderr is no terminal); --yes says it in advance"
             )
+        self.output.err.raw(f"{escape(question)} [y/N] ".encode())
         self.output.flush()
-        self.output.err.raw(b"")
-        sys.stderr.write(f"{question} [y/N] ")
-        sys.stderr.flush()
         if _read_line(sys.stdin).strip().lower() not in ("y", "yes"):
             raise Refused("not confirmed; nothing was changed")
 
@@ -147,8 +178,19 @@ class Answer:
             self.fail(failure)
         elif isinstance(exc, Interrupted):
             self._signum = exc.signum
+        if self._metrics is not None:
+            self._write_metrics(self._metrics)
         self._finish()
         return isinstance(exc, Exception)
+
+    def _write_metrics(self, path: Path) -> None:
+        """Also when the run failed; that this failed as well is one more failure of the run."""
+        status = 128 + self._signum if self._signum is not None else int(self._status)
+        own = of_run(self.verb, status, time.monotonic() - self._clock)
+        try:
+            write_metrics(path, [*own, *self.gauges])
+        except HwctlError as exc:
+            self.fail(exc)
 
     def _finish(self) -> None:
         output = self.output

@@ -72,7 +72,8 @@ class Stream:
         if self.broken is not None:
             return
         self._buffer += data
-        if len(self._buffer) >= _FLUSH_BYTES or time.monotonic() - self._flushed >= _FLUSH_SECONDS:
+        full = len(self._buffer) >= _FLUSH_BYTES
+        if self.terminal or full or time.monotonic() - self._flushed >= _FLUSH_SECONDS:
             self.flush()
 
     def flush(self) -> None:

@@ -31,6 +31,7 @@ class Progress:
         self._lock = threading.Lock()
         self._start = time.monotonic()
         self._painted = self._start
+        self._visible = False
 
     def advance(self, count: int) -> None:
         with self._lock:
@@ -49,7 +50,7 @@ class Progress:
         assert self._stream is not None
         line = self._line(elapsed)[: max(10, environment.columns() - 1)]
         self._stream.raw(_ERASE + line.encode("utf-8"))
-        self._stream.flush()
+        self._visible = True
 
     def _line(self, elapsed: float) -> str:
         done, total = self._done, self._total
@@ -63,9 +64,10 @@ class Progress:
 
     def erase(self) -> None:
         """Take the line away, so that words can be said in its place."""
-        if self._stream is not None and self._painted > self._start:
-            self._stream.raw(_ERASE)
-            self._stream.flush()
+        with self._lock:
+            if self._stream is not None and self._visible:
+                self._stream.raw(_ERASE)
+                self._visible = False
 
     def __enter__(self) -> Progress:
         return self
