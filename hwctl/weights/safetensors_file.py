@@ -197,8 +197,11 @@ def _collect(header: bytes, strict: bool) -> tuple[dict[str, TensorEntry], Mappi
             if item.repeated is not None:
                 twice = f"{METADATA_KEY}: {quoted(item.repeated)} stands twice"
         else:
-            if item.name in by_name:
+            earlier = by_name.get(item.name)
+            if earlier is not None:
                 twice = f"tensor {quoted(item.name)} stands twice"
+                if earlier.dtype not in DTYPE_BITS:  # the library reads, and refuses, what it would drop
+                    raise Malformed("unknown-dtype", f"unknown dtype {quoted(earlier.dtype)}", 0)
             elif item.repeated is not None:
                 twice = f"tensor {quoted(item.name)}: {quoted(item.repeated)} stands twice"
             # Thousands of layers share a few shapes and dtypes; sharing the objects halves the memory.

@@ -162,6 +162,8 @@ def documents(draw: st.DrawFn) -> bytes:
 @given(documents())
 @example(container(b'{"a":["U8",[1],[0,1]]}', b"x"))
 @example(container(b'{"a":{"dtype":{"U8":null},"shape":[1],"data_offsets":[0,1]}}', b"x"))
+@example(container(b'{"a":["XX",[1],[0,1]],"a":["U8",[1],[0,1]]}', b"x"))
+@example(container(b'{"a":[{},[1],[0,1]],"a":["U8",[1],[0,1]]}', b"x"))
 @example(container(b'{"__metadata__":null}'))
 @example(container(b'{"__metadata__":{},"__metadata__":{}}'))
 @example(container(b'{"a":{"dtype":"U8","shape":[18446744073709551615,2,0],"data_offsets":[0,0]}}'))
