@@ -32,6 +32,8 @@ class Answer:
 
     ``reads_only`` decides what becomes of the status when stdout cannot be written: a verb that only reads
     has then not delivered its answer; one that writes has done its work all the same (CLI-04).
+    ``failure_exit`` is what the process exits with in place of any failure's own number: the command that
+    ``exec`` becomes may use all the others.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class Answer:
         reads_only: bool = False,
         dry_run: bool = False,
         metrics: Path | None = None,
+        failure_exit: int | None = None,
     ) -> None:
         if quiet and verbose:
             raise Usage("--quiet and --verbose contradict each other")
@@ -59,6 +62,7 @@ class Answer:
         self.verdict: str | None = None
         self.gauges: list[Gauge] = []
         self._progress: Progress | None = None
+        self.failure_exit = failure_exit
         self._metrics = metrics
         self._status = Status.OK
         self._signum: int | None = None
@@ -152,14 +156,20 @@ class Answer:
     @property
     def exit_status(self) -> int:
         """What the process exits with; complete only after the with-block."""
-        if self._signum is not None:
-            return 128 + self._signum
         broken = self.output.out.broken
-        if broken is None or not self.reads_only:
-            return int(self._status)
+        if broken is None or not self.reads_only or self._signum is not None:
+            return self._number()
         if broken == exits.EPIPE:
             return exits.BROKEN_PIPE if self._status is Status.OK else int(self._status)
         return int(worst((self._status, Status.IO)))
+
+    def _number(self) -> int:
+        """The exit status as this run has it, whatever became of stdout."""
+        if self._signum is not None:
+            return 128 + self._signum
+        if self.failure_exit is not None and self._status is not Status.OK:
+            return self.failure_exit
+        return int(self._status)
 
     # The end of a run.
 
@@ -185,8 +195,7 @@ class Answer:
 
     def _write_metrics(self, path: Path) -> None:
         """Also when the run failed; that this failed as well is one more failure of the run."""
-        status = 128 + self._signum if self._signum is not None else int(self._status)
-        own = of_run(self.verb, status, time.monotonic() - self._clock)
+        own = of_run(self.verb, self._number(), time.monotonic() - self._clock)
         try:
             write_metrics(path, [*own, *self.gauges])
         except HwctlError as exc:
@@ -199,7 +208,8 @@ class Answer:
                 output.out.raw(piece)
             output.out.raw(b"\n")
             if self._status is not Status.OK and self._signum is None:
-                output.err.raw(dumps(exits.error_object(self._worst_error(), debug=environment.debug())))
+                told = exits.error_object(self._worst_error(), debug=environment.debug())
+                output.err.raw(dumps(told | {"exit_status": self._number()}))
         elif self._signum is not None:
             name = exits.signal_name(self._signum)
             output.err.line(f"hwctl {self.verb}: ended by {name}")
@@ -215,7 +225,7 @@ class Answer:
             "started": time_text(self._started_ns),
             "seconds": round(time.monotonic() - self._clock, 3),
             "status": "signal" if self._signum is not None else self._status.word,
-            "exit_status": 128 + self._signum if self._signum is not None else int(self._status),
+            "exit_status": self._number(),
             "dry_run": self.dry_run,
             "results": iter(self.results),
             "totals": self.totals,

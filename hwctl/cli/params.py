@@ -55,6 +55,10 @@ Wait = Annotated[
     ),
 ]
 
+LevelOption = Annotated[
+    Level, typer.Option("--level", help="How deep to look; each level includes the ones before.")
+]
+
 # How the work goes about it.
 Jobs = Annotated[
     int | None,

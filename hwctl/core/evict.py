@@ -160,16 +160,11 @@ class Walk:
 def evict(walk: Walk, wait: Deadline) -> Iterator[Outcome]:
     """Carry a plan out, under the family's own lock around evictions where it has one."""
     with walk.plan.store.sweep(wait):
-        yield from walk.steps(lambda step: _evict_one(step, wait))
+        yield from walk.steps(lambda step: evict_one(step, wait))
 
 
-def evict_named(steps: Sequence[Step], wait: Deadline) -> Iterator[Outcome]:
-    """Carry out the removal of entries that were named."""
-    for step in steps:
-        yield _evict_one(step, wait)
-
-
-def _evict_one(step: Step, wait: Deadline) -> Outcome:
+def evict_one(step: Step, wait: Deadline) -> Outcome:
+    """Carry out the removal of one entry."""
     if step.action is Action.KEEP and leased(step.artifact):
         _in_use(step)
     return carry_out(step, remove, wait, _again, _in_use)

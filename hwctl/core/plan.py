@@ -17,7 +17,6 @@ from hwctl.core.other_users import refusal
 from hwctl.errors import HwctlError, Status, worst
 from hwctl.stores.base import Artifact, Removed, Store
 
-
 NOTHING = Removed()
 
 

@@ -124,14 +124,18 @@ class Ledger:
         """The ledger after an entry that counted ``size`` went and gave ``freed`` bytes back."""
         return replace(self, size=self.size - size, free=self.free + freed, count=self.count - 1)
 
+    def binding(self) -> tuple[int, str]:
+        """The most the store may hold, and what sets it: the budget, the file system or the cgroup."""
+        budget = self.room if self.limits.max_size is None else self.limits.max_size
+        return (budget, "budget") if budget < self.room else (self.room, self.room_bound)
+
     def shortfalls(self) -> tuple[Shortfall, ...]:
         """Every target not reached yet."""
         short = []
         limits = self.limits
-        if limits.max_size is not None:
-            most, bound = min((limits.max_size, "budget"), (self.room, self.room_bound))
-            if self.size > most:
-                short.append(Shortfall(Measure.SIZE, most, self.size, bound))
+        most, bound = self.binding()
+        if limits.max_size is not None and self.size > most:
+            short.append(Shortfall(Measure.SIZE, most, self.size, bound))
         if limits.min_free is not None and self.free < limits.min_free:
             short.append(Shortfall(Measure.FREE, limits.min_free, self.free, "min-free"))
         if limits.keep is not None and self.count > limits.keep:

@@ -89,7 +89,7 @@ def plan_restore(target: Target, words: Sequence[str], *, other_users: bool = Fa
     return Step(target.store, artifact, Action.RESTORE, reason, status=Status.BUSY)
 
 
-def restore(step: Step, options: CheckOptions, wait: Deadline) -> Outcome:
+def restore(options: CheckOptions, step: Step, wait: Deadline) -> Outcome:
     """Verify the entry in full as it would stand once restored, and only then move it back.
 
     The check goes first and under its own shared lease: the exclusive one would be in its way. Whether

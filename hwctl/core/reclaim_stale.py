@@ -6,7 +6,7 @@ again under the exclusive lease, and shows the evidence either way. What lives, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from hwctl.core.act import carry_out, remove
@@ -45,15 +45,14 @@ def plan(target: Target, selection: Selection, policy: StalePolicy, words: Seque
     return tuple(step for step in steps if step is not None)
 
 
-def reclaim(steps: Sequence[Step], policy: StalePolicy, wait: Deadline) -> Iterator[Outcome]:
-    """Carry the plan out, one outcome a step."""
+def reclaim(policy: StalePolicy, step: Step, wait: Deadline) -> Outcome:
+    """Carry one step out, if its entry still is proven dead under the exclusive lease."""
 
     def again(step: Step, now: Artifact) -> str | None:
         verdict = step.store.stale(now, policy)
         return None if verdict.death is Death.PROVEN else _said(verdict)
 
-    for step in steps:
-        yield carry_out(step, remove, wait, again)
+    return carry_out(step, remove, wait, again)
 
 
 def _swept(target: Target, artifact: Artifact, policy: StalePolicy, words: Sequence[str]) -> Step | None:

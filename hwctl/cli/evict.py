@@ -1,0 +1,150 @@
+"""``hwctl evict``: remove what nobody leases, oldest use first, or exactly what is named."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from hwctl.cli import params, units
+from hwctl.cli.answer import Answer
+from hwctl.cli.eviction import Wanted, evict_stores
+from hwctl.cli.metrics import destination
+from hwctl.cli.outcomes import conduct
+from hwctl.cli.targets import Resolver
+from hwctl.cli.units import Size
+from hwctl.errors import Usage
+
+EXAMPLES = """
+Examples:
+  hwctl evict /store --max-size 200GiB -n       the plan, and nothing else
+  hwctl evict -y /store --min-free 10%          make room on its file system
+  hwctl evict -y /store --quarantined --older-than 2w
+  hwctl evict -y /store/artifacts/KEY           just this one
+"""
+
+_MaxSize = Annotated[
+    Size | None,
+    typer.Option(
+        "--max-size",
+        metavar="SIZE",
+        parser=units.size_or_share,
+        show_default=False,
+        help="Until the store is no larger; a share is one of its file system.",
+    ),
+]
+_MinFree = Annotated[
+    Size | None,
+    typer.Option(
+        "--min-free",
+        metavar="SIZE",
+        parser=units.size_or_share,
+        show_default=False,
+        help="Until its file system has this much free.",
+    ),
+]
+_Keep = Annotated[
+    int | None,
+    typer.Option(
+        "--keep",
+        metavar="N",
+        parser=units.count,
+        show_default=False,
+        help="Until only the N last used are left.",
+    ),
+]
+_OlderThan = Annotated[
+    float | None,
+    typer.Option(
+        "--older-than",
+        metavar="DURATION",
+        parser=units.duration,
+        show_default=False,
+        help="Everything not used for this long.",
+    ),
+]
+_All = Annotated[bool, typer.Option("--all", help="Everything that nobody leases.")]
+_MinAge = Annotated[
+    float | None,
+    typer.Option(
+        "--min-age",
+        metavar="DURATION",
+        parser=units.duration,
+        show_default=False,
+        help="But nothing that was created less than this ago.",
+    ),
+]
+_Quarantined = Annotated[bool, typer.Option("--quarantined", help="Only what is quarantined.")]
+
+
+def register(app: typer.Typer) -> None:
+    app.command("evict", epilog=EXAMPLES)(evict)
+
+
+def evict(
+    paths: params.Paths,
+    max_size: _MaxSize = None,
+    min_free: _MinFree = None,
+    older_than: _OlderThan = None,
+    keep: _Keep = None,
+    everything: _All = False,
+    match: params.Match = None,
+    exclude: params.Exclude = None,
+    min_age: _MinAge = None,
+    quarantined: _Quarantined = False,
+    other_users: params.OtherUsers = False,
+    dry_run: params.DryRun = False,
+    yes: params.Yes = False,
+    wait: params.Wait = None,
+    metrics: params.Metrics = None,
+    json: params.Json = False,
+    quiet: params.Quiet = False,
+    verbose: params.Verbose = 0,
+    color: params.Color = params.Colors.AUTO,
+    family: params.FamilyOption = None,
+) -> int:
+    """Remove what nobody leases, oldest use first, or exactly what is named.
+
+    PATH names stores, with at least one limit, or entries, with none. A store is taken in one order over all
+    its entries by last use (never by access time), and not one more goes than the limits need. Leased
+    entries are passed over and named. A target (--max-size, --min-free, --keep) that cannot be reached is
+    no-room (14), with what is missing and why; --older-than or --all that met leased entries is busy (11)
+    once the rest is done. Sizes are counted as the family counts: pages by their artifacts, host weights by
+    every file below the root, kt-int8 by trees. The least of --max-size, the size of the file system and the
+    cgroup's memory limit binds, and the answer says which.
+    """
+    from hwctl.core.evict import evict_one, plan_named
+    from hwctl.core.policy import Filters
+
+    age = None if min_age is None else int(min_age * 1e9)
+    filters = Filters(tuple(match or ()), tuple(exclude or ()), age, quarantined)
+    limited = any(limit is not None for limit in (max_size, min_free, older_than, keep))
+    if everything and limited:
+        raise Usage("--all leaves nothing to limit; give it alone")
+    with Answer(
+        "evict",
+        json=json,
+        quiet=quiet,
+        verbose=verbose,
+        color=color,
+        dry_run=dry_run,
+        metrics=destination(metrics, "evict"),
+    ) as answer:
+        targets = Resolver(answer, family).named(paths)
+        stores = [target for target in targets if target.artifact is None]
+        entries = [target for target in targets if target.artifact is not None]
+        if stores and entries:
+            raise Usage("stores and single entries cannot be evicted in one go")
+        if entries and (limited or everything or filters.match or filters.exclude or min_age):
+            raise Usage("limits and filters are for stores; a PATH that names an entry is removed as it is")
+        if stores and not (limited or everything):
+            raise Usage("a store needs a limit: --max-size, --min-free, --older-than, --keep or --all")
+        if entries:
+            steps = plan_named(entries, filters, sys.argv[1:], other_users=other_users)
+            conduct(answer, steps, evict_one, yes=yes, wait=wait)
+        elif stores:
+            past = None if older_than is None else int(older_than * 1e9)
+            wanted = Wanted(max_size, min_free, past, keep, everything)
+            evict_stores(answer, stores, wanted, filters, yes=yes, wait=wait, other_users=other_users)
+    return answer.exit_status

@@ -1,0 +1,133 @@
+"""Evicting whole stores: percentages made bytes, one plan for all stores shown, then walked one by one."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hwctl.cli import text
+from hwctl.cli.answer import Answer
+from hwctl.cli.document import named
+from hwctl.cli.outcomes import Tally, confirm, deadline_of
+from hwctl.cli.units import Size
+from hwctl.core.evict import Plan, Walk, evict, plan
+from hwctl.core.plan import Target, foresee
+from hwctl.core.policy import Filters, Limits, Measure, Shortfall
+from hwctl.errors import HwctlError, NoRoom, Status
+from hwctl.fs import space
+from hwctl.stores.base import State
+
+_ELSEWHERE = {
+    State.QUARANTINED: "in quarantine (evict --quarantined)",
+    State.STAGING: "in staging (reclaim-stale)",
+    State.TEMPORARY: "in temporaries (reclaim-stale)",
+    State.CONSUMING: "in half-consumed trees (reclaim-stale)",
+    State.ORPHAN: "in orphans (reclaim-stale)",
+    State.FOREIGN: "in files that are not hwctl's",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The limits as they were asked for: shares become bytes once the store is known."""
+
+    max_size: Size | None
+    min_free: Size | None
+    older_than: int | None
+    keep: int | None
+    everything: bool
+
+    def limits(self, whole: int) -> Limits:
+        return Limits(
+            max_size=None if self.max_size is None else self.max_size.of(whole),
+            min_free=None if self.min_free is None else self.min_free.of(whole),
+            older_than=self.older_than,
+            keep=self.keep,
+            everything=self.everything,
+        )
+
+
+def evict_stores(
+    answer: Answer,
+    stores: Sequence[Target],
+    wanted: Wanted,
+    filters: Filters,
+    *,
+    yes: bool,
+    wait: float | None,
+    other_users: bool,
+) -> None:
+    """Plan every store, have the plans confirmed together, carry them out and sum up."""
+    plans: list[Plan] = []
+    for target in stores:
+        try:
+            limits = wanted.limits(space.room(target.store.root).total_bytes)
+            plans.append(plan(target, limits, filters, sys.argv[1:], other_users=other_users))
+        except HwctlError as exc:
+            answer.fail(exc)
+    foreseen = [outcome.step for made in plans for outcome in Walk(made).steps(foresee)]
+    confirm(answer, foreseen, yes=yes)
+    tally, deadline, short = Tally(answer), deadline_of(wait), []
+    for made in plans:
+        walk = Walk(made)
+        try:
+            for outcome in walk.steps(foresee) if answer.dry_run else evict(walk, deadline):
+                tally.add(outcome)
+        except HwctlError as exc:
+            answer.fail(exc)
+        short += _account(answer, walk)
+    words = [tally.close(), *short]
+    answer.close_with("; ".join(words), Status.NO_ROOM if short else Status.OK)
+
+
+def _account(answer: Answer, walk: Walk) -> list[str]:
+    """Enter how the store stands now into the totals; the sentences about targets it does not reach."""
+    made, ledger = walk.plan, walk.ledger
+    shortfalls = walk.shortfalls()
+    row: dict[str, object] = {
+        "family": made.store.family.value,
+        **named("store", made.store.root),
+        "size": ledger.size,
+        "free_bytes": ledger.free,
+        "entries": ledger.count,
+        "bound_by": ledger.binding()[1],
+        "max_size": ledger.binding()[0],
+        "elsewhere": {state.value: size for state, size in sorted(made.elsewhere.items())},
+        "shortfalls": [_shortfall_fields(short) for short in shortfalls],
+    }
+    rows = answer.totals.setdefault("stores", [])
+    assert isinstance(rows, list)
+    rows.append(row)
+    words = [f"{made.store.root}: {_sentence(short)}{_reasons(made)}" for short in shortfalls]
+    for sentence in words:
+        answer.errors.append(NoRoom(sentence, path=made.store.root, retryable=True, details=row))
+    return words
+
+
+def _shortfall_fields(short: Shortfall) -> dict[str, object]:
+    return {
+        "measure": short.measure.value,
+        "wanted": short.wanted,
+        "have": short.have,
+        "remainder": short.remainder,
+        "bound_by": short.bound_by,
+    }
+
+
+def _sentence(short: Shortfall) -> str:
+    if short.measure is Measure.COUNT:
+        return f"{short.have} entries are left, {short.remainder} more than --keep {short.wanted}"
+    have, wanted, rest = (text.size(size) for size in (short.have, short.wanted, short.remainder))
+    if short.measure is Measure.FREE:
+        return f"{have} free, {rest} less than the {wanted} wanted"
+    return f"{have} in use, {rest} more than the {wanted} allowed (bound by the {short.bound_by})"
+
+
+def _reasons(made: Plan) -> str:
+    found = [
+        f"{text.size(size)} {_ELSEWHERE[state]}"
+        for state, size in made.elsewhere.items()
+        if state in _ELSEWHERE
+    ]
+    return f"; {', '.join(found)}" if found else ""

@@ -1,0 +1,130 @@
+"""How the deleting verbs show a plan and tell what became of it: rows, records, totals, the question."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+
+from hwctl.cli import text
+from hwctl.cli.answer import Answer
+from hwctl.cli.document import artifact_fields, named
+from hwctl.cli.exits import error_object
+from hwctl.cli.metrics import Gauge
+from hwctl.cli.output import Style, Styled
+from hwctl.core.plan import Action, Outcome, Result, Step, foresee, freed
+from hwctl.errors import Status
+from hwctl.fs.locks import Deadline
+from hwctl.stores.base import Removed
+
+_STYLES = {
+    Result.DONE: Style.GOOD,
+    Result.PLANNED: Style.STRONG,
+    Result.SKIPPED: Style.FAINT,
+    Result.FAILED: Style.BAD,
+}
+_QUESTIONS = {Action.REMOVE: "Remove", Action.QUARANTINE: "Set aside", Action.RESTORE: "Restore"}
+
+
+class Tally:
+    """The outcomes of one run as they come in, each told at once, and their totals at the end."""
+
+    def __init__(self, answer: Answer) -> None:
+        self._answer = answer
+        self.outcomes: list[Outcome] = []
+
+    def add(self, outcome: Outcome) -> None:
+        """Tell one outcome, in the document or as a record, with its status."""
+        self.outcomes.append(outcome)
+        answer, artifact = self._answer, outcome.step.artifact
+        answer.result(outcome_fields(outcome), outcome.status)
+        word = Styled(outcome.result.value, _STYLES[outcome.result])
+        size = outcome.removed.bytes_freed if outcome.result is Result.DONE else artifact.allocated
+        problem = outcome.status is not Status.OK
+        answer.record(
+            word, outcome.step.action.value, str(size), str(artifact.path), outcome.reason, problem=problem
+        )
+        if outcome.moved_to is not None:
+            answer.note(f"{artifact.path} is now {outcome.moved_to}")
+        if outcome.error is not None:
+            answer.errors.append(outcome.error)
+
+    def close(self) -> str:
+        """Write the totals into the document; the sentence that sums them up."""
+        counts = Counter(outcome.result for outcome in self.outcomes)
+        removed = freed(self.outcomes)
+        totals = self._answer.totals
+        totals.update({result.value: counts[result] for result in Result})
+        totals.update(
+            files=removed.files, bytes_freed=removed.bytes_freed, still_mapped_bytes=removed.still_mapped
+        )
+        self._measure(counts, removed)
+        words = [f"{counts[result]} {result.value}" for result in Result if counts[result]]
+        if removed.bytes_freed:
+            words.append(f"{text.size(removed.bytes_freed)} freed")
+        if removed.still_mapped:
+            words.append(f"{text.size(removed.still_mapped)} not free yet: still open or mapped")
+        return ", ".join(words) or "nothing to do"
+
+    def _measure(self, counts: Counter[Result], removed: Removed) -> None:
+        verb = {"verb": self._answer.verb}
+        entries = "Entries of the last run by what became of them."
+        self._answer.gauges += [
+            *(Gauge("run_entries", entries, counts[result], verb | {"outcome": result}) for result in Result),
+            Gauge("run_freed_bytes", "Bytes that the last run gave back.", removed.bytes_freed, verb),
+            Gauge(
+                "run_still_mapped_bytes",
+                "Bytes deleted by the last run that others keep open or mapped.",
+                removed.still_mapped,
+                verb,
+            ),
+        ]
+
+
+def outcome_fields(outcome: Outcome) -> dict[str, object]:
+    """One row of a deleting verb's document."""
+    step, error = outcome.step, outcome.error
+    return {
+        **artifact_fields(step.artifact),
+        "action": step.action.value,
+        "reason": outcome.reason,
+        "evidence": list(step.evidence),
+        "outcome": outcome.result.value,
+        "bytes_freed": outcome.removed.bytes_freed,
+        "still_mapped_bytes": outcome.removed.still_mapped,
+        **named("moved_to", outcome.moved_to),
+        "error": None if error is None else error_object(error),
+    }
+
+
+def conduct(
+    answer: Answer,
+    steps: Sequence[Step],
+    act: Callable[[Step, Deadline], Outcome],
+    *,
+    yes: bool,
+    wait: float | None,
+) -> None:
+    """Show the plan, have it confirmed, carry it out step by step and sum up; a dry run only shows it."""
+    confirm(answer, steps, yes=yes)
+    tally, deadline = Tally(answer), deadline_of(wait)
+    for step in steps:
+        tally.add(foresee(step) if answer.dry_run else act(step, deadline))
+    answer.close_with(tally.close())
+
+
+def confirm(answer: Answer, steps: Iterable[Step], *, yes: bool) -> None:
+    """Show what would change and ask; raises Refused on a no. A plan that changes nothing needs no answer."""
+    acting = [step for step in steps if step.action is not Action.KEEP]
+    if not acting or yes or answer.dry_run:
+        return
+    for step in acting:
+        size = text.size(step.artifact.allocated)
+        answer.note(f"{step.action} {step.artifact.path} ({size}): {step.reason}")
+    size = text.size(sum(step.artifact.allocated for step in acting))
+    what = text.number(len(acting), "entry", "entries")
+    answer.confirm(f"{_QUESTIONS[acting[0].action]} {what}, {size}?", yes=yes)
+
+
+def deadline_of(wait: float | None) -> Deadline:
+    """The end of ``--wait``, counted from now and for the whole run; without it nothing is waited for."""
+    return Deadline.now() if wait is None else Deadline.after(wait)

@@ -1,0 +1,70 @@
+"""What the deleting verbs are pointed at: PATHs from the command line, or the roots they sweep by default."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from hwctl.cli import environment
+from hwctl.cli.answer import Answer
+from hwctl.core.plan import Target
+from hwctl.errors import HwctlError, NotFound, from_os_error
+from hwctl.stores import locate
+from hwctl.stores.base import Family, Match, State, Store
+
+SHARED_MEMORY = Path("/dev/shm")
+
+
+class Resolver:
+    """Turns paths into targets; each store is opened once, and a path that leads nowhere becomes a failure
+    of the run that does not stop the others."""
+
+    def __init__(self, answer: Answer, family: Family | None) -> None:
+        self._answer = answer
+        self._family = family
+        self._stores: dict[tuple[Family, Path], Store] = {}
+
+    def named(self, paths: Iterable[Path]) -> list[Target]:
+        """The stores and entries that a person named, each once, in the order given."""
+        found: dict[tuple[Family, Path], Target] = {}
+        for path in paths:
+            try:
+                match = locate.locate(path, self._family)
+                target = self._target(match, named=True)
+            except HwctlError as exc:
+                self._answer.fail(exc)
+            else:
+                found.setdefault((match.family, match.path), target)
+        return list(found.values())
+
+    def default(self) -> list[Target]:
+        """HWCTL_ROOTS, else /dev/shm and the stores found in it."""
+        roots = environment.roots()
+        if roots:
+            targets = self.named(roots)
+            return [Target(target.store, target.artifact, named=False) for target in targets]
+        return [self._target(match, named=False) for match in self._found_in(SHARED_MEMORY)]
+
+    def _found_in(self, folder: Path) -> Iterator[Match]:
+        try:
+            names = sorted(os.listdir(folder))
+        except OSError as exc:
+            self._answer.fail(from_os_error(exc, f"cannot list {folder}", folder))
+            return
+        for path in [folder, *(folder / name for name in names)]:
+            try:
+                match = locate.locate(path, self._family)
+            except HwctlError:
+                continue  # somebody else's file or folder, of which /dev/shm is full
+            if match.key is None:
+                yield match
+
+    def _target(self, match: Match, *, named: bool) -> Target:
+        store = self._stores.get((match.family, match.root))
+        if store is None:
+            store = self._stores[match.family, match.root] = locate.open_store(match)
+        artifact = locate.entry(store, match)
+        if artifact is not None and artifact.state is State.ABSENT:
+            raise NotFound("there is no such entry", path=match.path)
+        return Target(store, artifact, named)
