@@ -1,0 +1,159 @@
+"""Deleting what a manifest lists, and nothing else: by descriptors, through no link, across no mount.
+
+Owns the unlinking of listed files and emptied folders, for consuming a layer and for removing a finished
+tree alike. Strangers' files stay, and then the folders they lie in. What may be deleted, and under which
+lock, was decided before. Staging trees go whole, by ``fs.remove``.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterable
+from contextlib import suppress
+
+from hwctl.errors import NoRoom, Refused, from_os_error
+from hwctl.fs.atomic import replace_document
+from hwctl.fs.mounts import mount_id
+from hwctl.fs.openfiles import OpenFiles
+from hwctl.fs.paths import opened_dir
+from hwctl.fs.walk import Inode, inode_of
+from hwctl.stores.base import Removed
+from hwctl.stores.ktint8 import layout
+from hwctl.stores.ktint8.documents import ReadManifest, read_manifest
+from hwctl.stores.ktint8.listing import LayerRecord, LayerState
+from hwctl.stores.ktint8.manifest_text import Rewriter
+from hwctl.weights.amx import Geometry
+
+_BLOCK = 512
+_STAYS = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT, errno.ENOTDIR, errno.EBUSY)
+
+
+class Tally:
+    """Counts what went: each file once, its blocks as freed or as still held by somebody."""
+
+    def __init__(self, open_files: OpenFiles | None = None) -> None:
+        self._open_files = open_files
+        self._files = self._freed = self._mapped = 0
+
+    def gone(self, st: os.stat_result) -> None:
+        """A file, or an emptied folder, was unlinked."""
+        folder = stat.S_ISDIR(st.st_mode)
+        self._files += not folder
+        if st.st_nlink > 1 and not folder:
+            return
+        if self._open_files is not None and self._open_files.holds(inode_of(st)):
+            self._mapped += st.st_blocks * _BLOCK
+        else:
+            self._freed += st.st_blocks * _BLOCK
+
+    def result(self) -> Removed:
+        return Removed(self._files, self._freed, self._mapped)
+
+
+def delete_layer(root_fd: int, geometry: Geometry, layer: LayerRecord, tally: Tally) -> None:
+    """Delete a layer's listed files, its part folders and its folder, as far as they are there and empty."""
+    folder = layout.layer_dir(layer.index)
+    by_part: dict[str, list[str]] = {}
+    for path in layer.paths(geometry):
+        part, _, name = path[len(folder) + 1 :].partition("/")
+        by_part.setdefault(part, []).append(name)
+    try:
+        with opened_dir(folder, dir_fd=root_fd) as layer_fd:
+            _require_same_mount(root_fd, layer_fd)
+            for part, names in by_part.items():
+                _delete_part(layer_fd, part, names, tally)
+    except (FileNotFoundError, NotADirectoryError):
+        return  # gone, or a stranger's link or file of that name, which stays
+    _rmdir(root_fd, folder, tally)
+
+
+def _delete_part(layer_fd: int, part: str, names: Iterable[str], tally: Tally) -> None:
+    try:
+        with opened_dir(part, dir_fd=layer_fd) as part_fd:
+            _require_same_mount(layer_fd, part_fd)
+            for name in names:
+                _unlink(part_fd, name, tally)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    _rmdir(layer_fd, part, tally)
+
+
+def _require_same_mount(parent_fd: int, child_fd: int) -> None:
+    if mount_id(parent_fd) != mount_id(child_fd):
+        where = os.readlink(f"/proc/self/fd/{child_fd}")
+        raise Refused(f"{where} is a mount point; a removal does not cross mounts", path=where)
+
+
+def _unlink(dir_fd: int, name: str, tally: Tally) -> None:
+    with suppress(FileNotFoundError):
+        st = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
+        if stat.S_ISREG(st.st_mode):
+            os.unlink(name, dir_fd=dir_fd)
+            tally.gone(st)
+
+
+def _rmdir(dir_fd: int, name: str, tally: Tally) -> None:
+    try:
+        st = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
+        os.rmdir(name, dir_fd=dir_fd)
+    except OSError as exc:
+        if exc.errno not in _STAYS:
+            raise
+        return
+    tally.gone(st)
+
+
+def remove_listed(base_fd: int, name: str, inode: Inode | None, *, ephemeral: bool) -> Removed:
+    """Remove a finished tree: what its manifest lists, the manifest, the root.
+
+    Raises Refused when the manifest cannot be understood, since then nothing says what is ours; a root that
+    is empty goes all the same. Where strangers' files lie, they stay with the manifest, whose layers are
+    then marked as being consumed.
+    """
+    tally = Tally(OpenFiles.read())
+    try:
+        with opened_dir(name, dir_fd=base_fd) as root_fd:
+            if inode is not None and inode_of(os.fstat(root_fd)) != inode:
+                raise Refused(f"{name}: something else stands there now; nothing was deleted")
+            if os.listdir(root_fd):
+                _remove_content(root_fd, read_manifest(root_fd, ephemeral=ephemeral), name, tally)
+        _rmdir(base_fd, name, tally)
+    except FileNotFoundError:
+        pass  # somebody else has removed it meanwhile
+    except OSError as exc:
+        raise from_os_error(exc, f"cannot remove {name}") from exc
+    return tally.result()
+
+
+def _remove_content(root_fd: int, read: ReadManifest, name: str, tally: Tally) -> None:
+    manifest, outline = read.parsed.manifest, read.parsed.outline
+    if manifest is None or outline is None:
+        raise Refused(
+            f"{name}: {read.parsed.findings[0].message}, and only what a manifest lists is deleted; "
+            "quarantine moves the tree aside whole"
+        )
+    if not manifest.half_consumed:
+        # So that a removal that is killed leaves a tree which says it is garbage, not a damaged one.
+        rewriter = Rewriter(outline, [layer.index for layer in manifest.layers])
+        for layer in manifest.layers:
+            rewriter.set_state(layer.index, LayerState.CONSUMING)
+        with suppress(NoRoom):  # a full tmpfs is no reason not to empty it
+            rewrite(root_fd, read.schema.document, rewriter.text())
+    for layer in manifest.layers:
+        delete_layer(root_fd, manifest.geometry, layer, tally)
+    for left in os.listdir(root_fd):
+        if layout.temporary_pid(left) is not None:
+            _unlink(root_fd, left, tally)
+    if os.listdir(root_fd) == [read.schema.document]:
+        _unlink(root_fd, read.schema.document, tally)
+
+
+def rewrite(root_fd: int, document: str, data: bytes) -> None:
+    """Replace a manifest; NoRoom or IoFailed when that cannot be done, the old one is in place then."""
+    mode = stat.S_IMODE(os.stat(document, dir_fd=root_fd, follow_symlinks=False).st_mode)
+    try:
+        replace_document(root_fd, document, data, mode=mode)
+    except OSError as exc:
+        raise from_os_error(exc, "cannot rewrite the manifest", document) from exc

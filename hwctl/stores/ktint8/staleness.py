@@ -1,0 +1,167 @@
+"""May this tree be reclaimed? Stale means proven dead, and every verdict carries its evidence (section 8).
+
+Owns the order of the questions for staging, half-consumed and ready trees. Life of one process is
+``producer``; names of holders come from ``fs``. Nothing is deleted here, and no lock is kept.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from hwctl.errors import Busy
+from hwctl.fs.liveness import Life, OpenFiles, in_initial_pid_namespace, uid_of
+from hwctl.fs.locks import Deadline, LockTable, Mode, acquire_dir
+from hwctl.fs.paths import opened_dir
+from hwctl.fs.walk import Inode, inode_of, walk_stats
+from hwctl.stores.base import Artifact, Death, Staleness, StalePolicy, State
+from hwctl.stores.ktint8.documents import read_lease, read_manifest
+from hwctl.stores.ktint8.producer import Producer, life_of
+from hwctl.stores.ktint8.roots import Kind
+
+_NS = 1_000_000_000
+STAGING_GRACE_NS = 15 * 60 * _NS
+"""How long nothing may have changed in a staging tree that only a bare pid speaks for."""
+
+FINISHED_GRACE_NS = 60 * 60 * _NS
+"""The same for ready and half-consumed trees: kt-kernel's consumer holds no lock and may be loading."""
+
+_FREE = "nobody holds the lock on its root"
+
+
+@dataclass(slots=True)
+class OpenFilesOnce:
+    """One pass over /proc for many trees, made again when it is older than a second."""
+
+    _taken: float = field(default=float("-inf"))
+    _seen: OpenFiles | None = None
+
+    def __call__(self) -> OpenFiles:
+        if self._seen is None or time.monotonic() - self._taken > 1.0:
+            self._seen, self._taken = OpenFiles.read(), time.monotonic()
+        return self._seen
+
+
+def judge(artifact: Artifact, policy: StalePolicy, open_files: Callable[[], OpenFiles]) -> Staleness:
+    """The verdict on one entry. Raises IoFailed when it cannot be looked into."""
+    if artifact.detail.get("kind") == Kind.PERSISTENT:
+        return Staleness(Death.NOT_STALE, ("a persistent store is kept until it is evicted",))
+    judge = {State.STAGING: _staging, State.CONSUMING: _consuming, State.READY: _ready}.get(artifact.state)
+    if judge is None:
+        return Staleness(Death.NOT_STALE, (artifact.reason,) if artifact.reason else ())
+    with opened_dir(artifact.path) as root_fd:
+        held = _held(root_fd)
+        if held is not None:
+            return Staleness(Death.LIVE, (held,))
+        return judge(_Tree(artifact, root_fd, open_files), policy)
+
+
+def _held(root_fd: int) -> str | None:
+    """Who holds the lock on the root, None when it is free or this very process has it.
+
+    Asked by trying: /proc/locks does not show holders in other pid namespaces.
+    """
+    if any(entry.pid == os.getpid() for entry in LockTable.read().entries(inode_of(os.fstat(root_fd)))):
+        return None
+    try:
+        acquire_dir(root_fd, Mode.SHARED, Deadline.now()).release()
+    except Busy as exc:
+        return exc.message
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Tree:
+    artifact: Artifact
+    root_fd: int
+    open_files: Callable[[], OpenFiles]
+
+
+def _staging(tree: _Tree, policy: StalePolicy) -> Staleness:
+    read = read_lease(tree.root_fd, tree.artifact.key)
+    if read.lease is not None:
+        who = Producer(read.lease.producer_pid, read.written_ns, read.lease.producer)
+        return _of_producer(tree, who, policy, STAGING_GRACE_NS)
+    if read.present:
+        return Staleness(Death.UNPROVEN, tuple(finding.message for finding in read.findings))
+    manifest = read_manifest(tree.root_fd, ephemeral=True).parsed.manifest
+    if manifest is not None and manifest.producer is not None:
+        return _of_producer(
+            tree, Producer(manifest.producer.pid, 0, manifest.producer), policy, STAGING_GRACE_NS
+        )
+    none = "it has no lease, and no manifest says who made it"
+    if not policy.leaseless or policy.older_than is None:
+        return Staleness(Death.UNPROVEN, (f"{none}; --leaseless with --older-than takes it by its age",))
+    return _unused(tree, policy.older_than, (none,))
+
+
+def _of_producer(tree: _Tree, who: Producer, policy: StalePolicy, grace_ns: int) -> Staleness:
+    """A tree that somebody is on record for. hwctl's producers hold the lock for as long as they live."""
+    life, evidence = life_of(who)
+    if life is Life.ALIVE:
+        return Staleness(Death.LIVE, (evidence,))
+    if who.identity is not None:
+        return Staleness(Death.PROVEN, (evidence, _FREE))
+    if life is Life.UNKNOWN:
+        return Staleness(Death.UNPROVEN, (evidence,))
+    grace = grace_ns if policy.older_than is None else policy.older_than
+    return _unused(tree, grace, (evidence,))
+
+
+def _consuming(tree: _Tree, policy: StalePolicy) -> Staleness:
+    grace = FINISHED_GRACE_NS if policy.older_than is None else policy.older_than
+    return _unused(tree, grace, ("it is half consumed",))
+
+
+def _ready(tree: _Tree, policy: StalePolicy) -> Staleness:
+    if not policy.ready:
+        return Staleness(Death.NOT_STALE, ("a ready tree is only taken with --ready",))
+    read = read_manifest(tree.root_fd, ephemeral=True)
+    manifest = read.parsed.manifest
+    if manifest is None or not manifest.producer_pid:
+        return Staleness(Death.UNPROVEN, ("its manifest does not say who made it",))
+    life, evidence = life_of(Producer(manifest.producer_pid, read.written_ns, manifest.producer))
+    if life is Life.ALIVE:
+        return Staleness(Death.LIVE, (evidence,))
+    grace = FINISHED_GRACE_NS if policy.older_than is None else policy.older_than
+    return _unused(tree, grace, (evidence,))
+
+
+def _unused(tree: _Tree, grace_ns: int, evidence: tuple[str, ...]) -> Staleness:
+    """Whether nobody can be at work in a tree that no lock speaks for; the first doubt decides."""
+    if not in_initial_pid_namespace():
+        why = "only the initial pid namespace shows every process that may use it"
+        return Staleness(Death.UNPROVEN, (*evidence, why))
+    inodes, newest_ns = _facts(tree.root_fd)
+    age_ns = time.time_ns() - newest_ns
+    if age_ns < grace_ns:
+        why = f"something in it changed {age_ns / _NS:.1f} s ago, less than {grace_ns / _NS:g} s"
+        return Staleness(Death.LIVE, (*evidence, why))
+    seen = tree.open_files()
+    users = seen.users(inodes)
+    if users:
+        user = users[0]
+        why = f"pid {user.pid} ({user.command}) has a file of it {user.how}"
+        return Staleness(Death.LIVE, (*evidence, why))
+    # Processes of other users are no doubt: kt-kernel and hwctl refuse a tree that is not their own. Nor is
+    # pid 1, which here is the machine's init and may keep even root from looking.
+    hidden = [pid for pid in seen.unreadable if pid != 1 and uid_of(pid) == tree.artifact.owner_uid]
+    if hidden:
+        why = f"pid {hidden[0]} of its owner cannot be looked into"
+        return Staleness(Death.UNPROVEN, (*evidence, why))
+    return Staleness(
+        Death.PROVEN,
+        (*evidence, _FREE, "no process of its owner uses it", f"nothing changed for {age_ns / _NS:.1f} s"),
+    )
+
+
+def _facts(root_fd: int) -> tuple[set[Inode], int]:
+    """The inodes of a tree and its newest change, in one walk."""
+    inodes: set[Inode] = set()
+    newest = 0
+    for st in walk_stats(root_fd, "."):
+        inodes.add(inode_of(st))
+        newest = max(newest, st.st_mtime_ns, st.st_ctime_ns)
+    return inodes, newest

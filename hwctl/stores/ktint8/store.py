@@ -1,0 +1,159 @@
+"""A base of kt-int8 trees as a Store: the six steps, each a few lines over the modules that know how.
+
+Owns wiring only. What is where is ``roots``, how an entry looks ``survey``, whether it is sound ``checks``,
+whether it is dead ``staleness``; removal is ``deletion`` and ``fs.remove``, quarantine ``aside``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+
+from hwctl.errors import NotFound, Refused, from_os_error
+from hwctl.fs.locks import Deadline, Mode, acquire_dir
+from hwctl.fs.openfiles import OpenFiles
+from hwctl.fs.paths import opened_dir
+from hwctl.fs.remove import remove_tree
+from hwctl.stores.base import (
+    Artifact,
+    CheckOptions,
+    Family,
+    Lease,
+    Level,
+    Match,
+    Removed,
+    Report,
+    Staleness,
+    StalePolicy,
+    State,
+)
+from hwctl.stores.ktint8 import aside, checks, roots, staleness
+from hwctl.stores.ktint8.deletion import remove_listed
+from hwctl.stores.ktint8.roots import Kind
+from hwctl.stores.ktint8.survey import Survey
+
+
+def recognise(path: Path) -> Match | None:
+    """The base or tree that an absolute path means, by names and marker files only."""
+    try:
+        found = roots.locate(path)
+    except OSError as exc:
+        raise from_os_error(exc, f"cannot look at {path}", path) from exc
+    if found is None:
+        return None
+    base, root = found
+    return Match(Family.KTINT8, base, path, None if root is None else root.key)
+
+
+def open_store(root: Path) -> KtInt8Store:
+    return KtInt8Store(root)
+
+
+class KtInt8Store:
+    """The trees below one base, ``/dev/shm`` or any other folder."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._open_files = staleness.OpenFilesOnce()
+
+    @property
+    def family(self) -> Family:
+        return Family.KTINT8
+
+    @property
+    def root(self) -> Path:
+        return self._root
+
+    @property
+    def owner_uid(self) -> int:
+        try:
+            return os.stat(self._root).st_uid
+        except OSError as exc:
+            raise from_os_error(exc, f"cannot look at {self._root}", self._root) from exc
+
+    def actor(self, artifact: Artifact) -> int:
+        """The tree's own owner: a base is shared by all users of a machine."""
+        return self.owner_uid if artifact.owner_uid is None else artifact.owner_uid
+
+    def size(self) -> int:
+        return sum(artifact.bytes for artifact in self.scan() if artifact.state is not State.FOREIGN)
+
+    def scan(self) -> Iterator[Artifact]:
+        return Survey(self._root).entries()
+
+    def look(self, artifact: Artifact) -> Artifact | None:
+        found = roots.locate(artifact.path)
+        if found is None or found[1] is None:
+            return None
+        return Survey(self._root).entry(found[1])
+
+    def check(self, artifact: Artifact, level: Level, options: CheckOptions) -> Report:
+        return checks.check(artifact, level, options)
+
+    def lease(self, artifact: Artifact, mode: Mode, deadline: Deadline, *, create: bool = False) -> Lease:
+        """The lock on the root directory itself: there is nothing to create."""
+        del create
+        held = acquire_dir(artifact.path, mode, deadline)
+        if artifact.inode is not None and held.inode != artifact.inode:
+            held.release()
+            raise NotFound("is gone: something else stands there now", path=artifact.path)
+        return Lease((held,))
+
+    def stale(self, artifact: Artifact, policy: StalePolicy) -> Staleness:
+        try:
+            return staleness.judge(artifact, policy, self._open_files)
+        except OSError as exc:
+            raise from_os_error(exc, "cannot look into it", artifact.path) from exc
+
+    def deny(self, artifact: Artifact, reason: str) -> bool:
+        """There is no such mark: kt-kernel's readers would not look for it."""
+        del artifact, reason
+        return False
+
+    def mark_used(self, artifact: Artifact) -> None:
+        """The last use is the newest change in the tree, which hwctl does not keep."""
+        del artifact
+
+    def set_aside(self, artifact: Artifact, reason: str) -> Artifact:
+        moved = aside.set_aside(self._root, artifact.path.name, artifact.inode, reason)
+        return self._entry(moved)
+
+    def restore(self, artifact: Artifact) -> Artifact:
+        return self._entry(aside.restore(self._root, artifact.path.name, artifact.inode))
+
+    def remove(self, artifact: Artifact) -> Removed:
+        """A staging or quarantined tree goes whole, of any other only what its manifest lists."""
+        if artifact.state is State.FOREIGN:
+            raise Refused(f"not removed: {artifact.reason}", path=artifact.path)
+        with opened_dir(artifact.path.parent) as parent_fd:
+            name = artifact.path.name
+            if artifact.state is State.STAGING:
+                return _removed_whole(parent_fd, name, artifact)
+            if artifact.state is State.QUARANTINED:
+                removed = _removed_whole(parent_fd, name, artifact)
+                aside.drop_empty_quarantine(self._root)
+                return removed
+            ephemeral = artifact.detail.get("kind") != Kind.PERSISTENT
+            return remove_listed(parent_fd, name, artifact.inode, ephemeral=ephemeral)
+
+    def sweep(self, deadline: Deadline) -> AbstractContextManager[None]:
+        """Evictions of this family need no common lock: each tree has its own."""
+        del deadline
+        return nullcontext()
+
+    def _entry(self, path: Path) -> Artifact:
+        found = roots.locate(path)
+        artifact = None if found is None or found[1] is None else Survey(self._root).entry(found[1])
+        if artifact is None:
+            raise NotFound("vanished while it was moved", path=path)
+        return artifact
+
+
+def _removed_whole(parent_fd: int, name: str, artifact: Artifact) -> Removed:
+    try:
+        gone = remove_tree(parent_fd, name, inode=artifact.inode, open_files=OpenFiles.read())
+    except OSError as exc:
+        raise from_os_error(exc, "cannot remove it", artifact.path) from exc
+    return Removed(gone.files, gone.bytes_freed, gone.still_mapped)
