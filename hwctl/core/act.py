@@ -97,6 +97,8 @@ def _attempt(step: Step, act: Act, wait: Deadline, again: Again, met_busy: MetBu
             deed = act(step, now)
     except Busy as exc:
         return _busy(step, exc, met_busy)
+    except NotFound:
+        return _gone(step)
     except (HwctlError, OSError) as exc:
         return _failed(step, exc)
     return Outcome(step, Result.DONE, step.reason, removed=deed.removed, moved_to=deed.moved_to)

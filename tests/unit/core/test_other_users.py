@@ -1,0 +1,98 @@
+"""Root as another user, in a child: what it may see, what it leaves behind, how its end is told."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from hwctl.core.other_users import as_owner, command_as, eyes_of_root, refusal
+from hwctl.errors import IoFailed, Status
+
+NOBODY = 65534
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+
+
+@needs_root
+def test_files_belong_to_the_owner_and_never_to_root(tmp_path: Path) -> None:
+    os.chown(tmp_path, NOBODY, NOBODY)
+    os.chmod(tmp_path, 0o700)
+    for parent in (tmp_path.parent, tmp_path.parent.parent):
+        os.chmod(parent, 0o755)
+
+    def work() -> dict[str, object]:
+        (tmp_path / "made").write_text("x")
+        return {"euid": os.geteuid(), "groups": os.getgroups()}
+
+    assert as_owner(NOBODY, NOBODY, work) == {"euid": NOBODY, "groups": []}
+    made = (tmp_path / "made").stat()
+    assert (made.st_uid, made.st_gid) == (NOBODY, NOBODY)
+
+
+@needs_root
+def test_the_child_acts_without_roots_rights_but_judges_with_them(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("x")
+    secret.chmod(0o600)
+
+    def work() -> dict[str, object]:
+        def readable() -> bool:
+            try:
+                return bool(os.listdir(f"/proc/{os.getppid()}/fd"))
+            except PermissionError:
+                return False
+
+        acting = readable()
+        with eyes_of_root():
+            judging = (os.geteuid(), secret.read_text(), readable())
+        return {"acting": acting, "judging": judging, "after": os.geteuid()}
+
+    found = as_owner(NOBODY, NOBODY, work)
+    assert found == {"acting": False, "judging": [0, "x", True], "after": NOBODY}
+
+
+@needs_root
+def test_a_child_that_dies_is_told_as_could_not_find_out() -> None:
+    with pytest.raises(IoFailed, match="ended with -9"):
+        as_owner(NOBODY, NOBODY, lambda: os.kill(os.getpid(), signal.SIGKILL))  # type: ignore[arg-type,return-value]
+
+
+@needs_root
+def test_an_interrupted_parent_takes_its_child_along() -> None:
+    class Stop(BaseException):
+        pass
+
+    def stop(*_: object) -> None:
+        raise Stop
+
+    def work() -> dict[str, object]:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.kill(os.getppid(), signal.SIGUSR1)
+        signal.pause()
+        return {}
+
+    before = signal.signal(signal.SIGUSR1, stop)
+    try:
+        with pytest.raises(Stop):
+            as_owner(0, 0, work)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+def test_eyes_of_root_change_nothing_outside_such_a_child() -> None:
+    before = os.getresuid()
+    with eyes_of_root():
+        assert os.getresuid() == before
+
+
+def test_the_refusal_names_owner_caller_and_command() -> None:
+    error = refusal(1234, "/s/x y", ["evict", "/s/x y", "-y"])
+    assert error.status is Status.REFUSED
+    assert "sudo -u '#1234' hwctl evict '/s/x y' -y" in error.message
+    assert error.details["owner_uid"] == 1234
+    assert command_as(0, ["evict"]) == "sudo -u root hwctl evict"
