@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import PurePath
 
 from hwctl.errors import Finding
-from hwctl.stores.base import Artifact, Report
+from hwctl.stores.base import Artifact, Report, State
 
 _DEEPEST = 32
 
@@ -131,6 +131,26 @@ def artifact_fields(artifact: Artifact) -> dict[str, object]:
     }
 
 
+def missing_fields(path: PurePath, state: State) -> dict[str, object]:
+    """The row of a PATH that leads to no artifact: the same fields, empty."""
+    return {
+        "family": None,
+        "store": None,
+        "key": None,
+        **named("path", path),
+        "state": state.value,
+        "bytes": 0,
+        "allocated_bytes": 0,
+        "files": 0,
+        "created": None,
+        "last_used": None,
+        "leases": {"shared": 0, "exclusive": 0, "pids": []},
+        "owner_uid": None,
+        "reason": None,
+        "detail": {},
+    }
+
+
 def finding_fields(finding: Finding) -> dict[str, object]:
     return {
         "code": finding.code,
@@ -150,4 +170,5 @@ def report_fields(report: Report) -> dict[str, object]:
         "content": report.content.value,
         "checked_bytes": report.checked_bytes,
         "findings": [finding_fields(finding) for finding in report.findings],
+        "warnings": list(report.warnings),
     }

@@ -56,6 +56,17 @@ class Spans:
             first <= number and (last is None or number <= last) for first, last in self.spans
         )
 
+    def numbers(self) -> tuple[int, ...]:
+        """Every number, ascending. An open end is refused: here a list is asked for, not a filter."""
+        found: set[int] = set()
+        for first, last in self.spans:
+            if last is None:
+                raise typer.BadParameter(f"{first}- has no end; say which is the last")
+            if last - first >= 1 << 16:
+                raise typer.BadParameter(f"{first}-{last} are too many")
+            found.update(range(first, last + 1))
+        return tuple(sorted(found))
+
 
 def size_or_share(text: str) -> Size:
     """SIZE: ``200GiB``, ``200Gi``, ``200GB``, plain bytes, or ``80%``."""

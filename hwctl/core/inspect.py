@@ -20,8 +20,7 @@ from hwctl.errors import Finding, HwctlError, from_os_error
 from hwctl.fs import numa, space
 from hwctl.fs.mounts import Mount, mount_of, storage_class
 from hwctl.fs.paths import NotRegular, open_regular
-from hwctl.stores.base import Artifact, Death, Family, Match, Staleness, StalePolicy, State, Store
-from hwctl.stores.locate import locate
+from hwctl.stores.base import Artifact, Death, Staleness, StalePolicy, State, Store
 from hwctl.weights.safetensors_file import Header, TensorEntry, read_header
 
 _MAY_BE_STALE = frozenset({State.STAGING, State.TEMPORARY, State.CONSUMING, State.ORPHAN})
@@ -198,25 +197,3 @@ def file_view(path: Path) -> FileView:
     if isinstance(found, Header):
         return FileView(path, st, found, found.tolerated)
     return FileView(path, st, None, found)
-
-
-def discover(base: Path, family: Family | None = None) -> list[Match]:
-    """The stores in a folder: the folder itself where it is one, and its direct children (/dev/shm)."""
-    found = []
-    for path in (base, *_children(base)):
-        try:
-            match = locate(path, family)
-        except HwctlError:
-            # Not a store, or nobody's business: /dev/shm holds the files of many programs.
-            continue
-        if match.key is None:
-            found.append(match)
-    return found
-
-
-def _children(base: Path) -> list[Path]:
-    try:
-        with os.scandir(base) as entries:
-            return sorted(Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False))
-    except OSError:
-        return []

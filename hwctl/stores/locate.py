@@ -12,7 +12,7 @@ import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from hwctl.errors import NotFound, Refused, from_os_error
+from hwctl.errors import HwctlError, NotFound, Refused, from_os_error
 from hwctl.stores.base import Artifact, Family, Match, State, Store
 from hwctl.stores.hostweights import store as hostweights
 from hwctl.stores.ktint8 import store as ktint8
@@ -62,6 +62,28 @@ def entry(store: Store, match: Match) -> Artifact | None:
         return None
     named = Artifact(match.family, match.root, match.key, match.path, State.ABSENT)
     return store.look(named) or named
+
+
+def discover(folder: Path, family: Family | None = None) -> list[Match]:
+    """The whole stores in a folder: the folder itself where it is one, and its direct children.
+
+    Everything else is passed over: /dev/shm, for which this is made, holds the files of many programs.
+    Raises IoFailed when the folder cannot be listed.
+    """
+    try:
+        with os.scandir(folder) as entries:
+            names = sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+    except OSError as exc:
+        raise from_os_error(exc, f"cannot list {folder}", folder) from exc
+    found = []
+    for path in (folder, *(folder / name for name in names)):
+        try:
+            match = locate(path, family)
+        except HwctlError:
+            continue
+        if match.key is None:
+            found.append(match)
+    return found
 
 
 def settle(path: Path) -> Path:

@@ -1,0 +1,76 @@
+"""Tables for people at a terminal, laid out by rich to fit its width. Pipes get records instead.
+
+rich lets control characters through even with its markup off, so every cell is escaped before it gets one.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from hwctl.cli import environment
+from hwctl.cli.escape import escape
+from hwctl.cli.output import Piece, Style, Styled
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+_STYLES = {
+    Style.GOOD: "green",
+    Style.BAD: "red",
+    Style.ODD: "yellow",
+    Style.FAINT: "dim",
+    Style.STRONG: "bold",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """``shrinks`` columns give way first when the terminal is narrow, down to ``least`` cells."""
+
+    title: str
+    justify: Literal["left", "right"] = "left"
+    shrinks: bool = False
+    least: int = 4
+
+
+def table(columns: Sequence[Column], rows: Iterable[Sequence[Piece]], *, colour: bool) -> str:
+    """The table as safe text, one line a row, never wider than the terminal."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold" if colour else "")
+    for column in columns:
+        grid.add_column(
+            column.title,
+            justify=column.justify,
+            no_wrap=True,
+            overflow="ellipsis",
+            min_width=column.least if column.shrinks else None,
+            ratio=None,
+        )
+    for row in rows:
+        grid.add_row(*(_cell(piece, Text) for piece in row))
+    out = io.StringIO()
+    console = Console(
+        file=out,
+        width=max(40, environment.columns()),
+        force_terminal=colour,
+        color_system="standard" if colour else None,
+        no_color=not colour,
+        markup=False,
+        emoji=False,
+        highlight=False,
+        legacy_windows=False,
+    )
+    console.print(grid)
+    return "".join(f"{line.rstrip()}\n" for line in out.getvalue().splitlines())
+
+
+def _cell(piece: Piece, text_type: type[Text]) -> Text:
+    if isinstance(piece, Styled):
+        return text_type(escape(piece.text), style=_STYLES[piece.style])
+    return text_type(escape(piece))

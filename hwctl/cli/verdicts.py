@@ -1,0 +1,119 @@
+"""How verify tells what it found: a line an artifact, a line a finding, the verdict, totals and metrics."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping
+
+from hwctl.cli import text
+from hwctl.cli.answer import Answer
+from hwctl.cli.document import artifact_fields, report_fields
+from hwctl.cli.exits import error_object
+from hwctl.cli.metrics import Gauge
+from hwctl.cli.output import Style, Styled
+from hwctl.core.verify import Verdict
+from hwctl.errors import Status
+from hwctl.stores.base import Content, Level, State
+
+VALID, DAMAGED, UNCHECKED = "valid", "damaged", "unchecked"
+
+_STYLES = {VALID: Style.GOOD, DAMAGED: Style.BAD, UNCHECKED: Style.ODD}
+_DEPTH = {Level.MARKER: "markers only", Level.SIZE: "sizes only", Level.FULL: "every byte"}
+
+
+class Tally:
+    """The verdicts of one run as they come in, each told at once, and their sum at the end."""
+
+    def __init__(self, answer: Answer, level: Level, skipped: Mapping[State, int]) -> None:
+        self._answer = answer
+        self._level = level
+        self._skipped = skipped
+        self._words: Counter[str] = Counter()
+        self._codes: Counter[str] = Counter()
+        self._bytes = 0
+        self._contents_unread = False
+        self._clock = time.monotonic()
+
+    def add(self, verdict: Verdict) -> None:
+        answer, report, path = self._answer, verdict.report, str(verdict.artifact.path)
+        if verdict.artifact.state is State.VANISHED and verdict.error is None:
+            answer.note(f"{path} vanished before it could be checked")
+            return
+        word = UNCHECKED if report is None else VALID if report.valid else DAMAGED
+        self._words[word] += 1
+        answer.result(verdict_fields(verdict, self._level), verdict.status)
+        if verdict.error is not None:
+            answer.fail(verdict.error)
+        problem = word != VALID
+        answer.line(Styled(word, _STYLES[word]), f" {path}", problem=problem)
+        if report is None:
+            return
+        self._bytes += report.checked_bytes
+        self._contents_unread |= report.content is Content.NOT_CHECKED
+        for finding in report.findings:
+            self._codes[finding.code] += 1
+            answer.line(f"{path}: ", *text.finding(finding), problem=True)
+        for warning in report.warnings:
+            answer.warn(f"{path}: {warning}")
+
+    def close(self) -> None:
+        """Set totals, metrics and the verdict line."""
+        words, total = self._words, sum(self._words.values())
+        answer = self._answer
+        answer.totals.update(
+            artifacts=total,
+            valid=words[VALID],
+            damaged=words[DAMAGED],
+            unchecked=words[UNCHECKED],
+            findings=sum(self._codes.values()),
+            checked_bytes=self._bytes,
+            skipped={state.value: count for state, count in sorted(self._skipped.items())},
+        )
+        answer.gauges += self._gauges()
+        answer.close_with(self._sentence(total))
+
+    def _sentence(self, total: int) -> str:
+        """The verdict. Only a full check may call itself verified (VER-05)."""
+        words = self._words
+        full = self._level is Level.FULL
+        if not total:
+            return "nothing to check: no artifacts here"
+        counts = [f"{words[word]} {word}" for word in (VALID, DAMAGED, UNCHECKED) if words[word]]
+        outcome = "all valid, no errors found" if words[VALID] == total else ", ".join(counts)
+        how = "verified" if full else f"checked, {_DEPTH[self._level]},"
+        sentence = f"{how} {text.number(total, 'artifact')}: {outcome}"
+        if full and self._bytes:
+            seconds = time.monotonic() - self._clock
+            sentence += f" ({text.size(self._bytes)} read at {text.rate(self._bytes, seconds)})"
+        if self._contents_unread:
+            sentence += "; the rules about values were not checked, for want of torch"
+        return sentence
+
+    def _gauges(self) -> list[Gauge]:
+        help_text = "Artifacts of the last verify run by result."
+        gauges = [
+            Gauge("verify_artifacts", help_text, self._words[word], {"result": word}) for word in _STYLES
+        ]
+        gauges.append(Gauge("verify_checked_bytes", "Payload bytes the last run read.", self._bytes))
+        for code, count in sorted(self._codes.items()):
+            gauges.append(
+                Gauge("verify_findings", "Findings of the last run by code.", count, {"code": code})
+            )
+        return gauges
+
+
+def verdict_fields(verdict: Verdict, level: Level) -> dict[str, object]:
+    """One row of verify's document; ``valid`` is null where nobody could find out."""
+    if verdict.report is not None:
+        return {**report_fields(verdict.report), "error": None}
+    return {
+        **artifact_fields(verdict.artifact),
+        "level": level.value,
+        "valid": None if verdict.status is not Status.NOT_FOUND else False,
+        "content": Content.NOT_ASKED.value,
+        "checked_bytes": 0,
+        "findings": [],
+        "warnings": [],
+        "error": None if verdict.error is None else error_object(verdict.error),
+    }

@@ -1,0 +1,104 @@
+"""What a caller expects to find, and which entries of a store that means.
+
+An identity and an authority name entries that need not even be there: their places are computed, not
+searched. A source object is looked up in what the pages record about themselves. What a kt-int8 tree has to
+fit is handed to its check as it is.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from hwctl.core.verify import CHECKED_STATES, Subject
+from hwctl.errors import Finding, NotFound, Usage, from_os_error
+from hwctl.fs.digest import sha256_fd
+from hwctl.fs.paths import open_regular, read_document
+from hwctl.stores.base import Advance, Family, Match, Store, silent
+from hwctl.stores.hostweights.identity import Identity, read_identity
+from hwctl.stores.hostweights.layout import ARTIFACTS
+from hwctl.stores.locate import entry, locate
+from hwctl.stores.pageweights.authority import Authority, Source, parse_authority
+from hwctl.stores.pageweights.layout import locator_name
+
+_FILE_LIMIT = 64 << 20
+
+
+def read_identity_file(path: Path) -> Identity:
+    """The identity in a file the caller wrote. Raises Usage with all that is wrong with it."""
+    found = read_identity(_read(path), str(path))
+    if isinstance(found, Identity):
+        return found
+    raise _reject("identity", path, found)
+
+
+def read_authority_file(path: Path) -> Authority:
+    """The authority in a file the caller wrote. Raises Usage with all that is wrong with it."""
+    found = parse_authority(_read(path), str(path))
+    if isinstance(found, Authority):
+        return found
+    raise _reject("authority", path, found)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return read_document(path, limit=_FILE_LIMIT).data
+    except OSError as exc:
+        raise Usage(f"cannot read {path}: {exc.strerror or exc}", path=path) from exc
+
+
+def _reject(what: str, path: Path, findings: tuple[Finding, ...]) -> Usage:
+    reasons = "; ".join(finding.message for finding in findings[:5])
+    return Usage(f"{path} is no {what}: {reasons}", path=path)
+
+
+def of_identity(match: Match, store: Store, identity: Identity) -> Subject:
+    """The artifact of an identity in the host weight store that ``match`` is."""
+    _require_root(match, Family.HOSTWEIGHTS, "--identity")
+    place = locate(match.root / ARTIFACTS / identity.key, Family.HOSTWEIGHTS)
+    return _subject(store, place, identity)
+
+
+def of_authority(match: Match, store: Store, authority: Authority) -> Subject:
+    """The page of an authority in the cache that ``match`` is."""
+    _require_root(match, Family.PAGEWEIGHTS, "--authority")
+    place = locate(match.root / locator_name(authority.prefix), Family.PAGEWEIGHTS)
+    return _subject(store, place, authority)
+
+
+def of_source(match: Match, store: Store, source: Source) -> Iterator[Subject]:
+    """The pages in the cache ``match`` that were made from a source object. Raises NotFound without any."""
+    _require_root(match, Family.PAGEWEIGHTS, "--source")
+    found = False
+    for artifact in store.scan():
+        if artifact.state in CHECKED_STATES and artifact.detail.get("source_sha256") == source.sha256:
+            found = True
+            yield Subject(store, artifact, expected=source)
+    if not found:
+        raise NotFound("holds no page made from that source object", path=match.root)
+
+
+def measure(path: Path, advance: Advance = silent) -> Source:
+    """A source object as it lies on disk; it is read once, for its digest."""
+    try:
+        fd, st = open_regular(path)
+        try:
+            return Source.measured(sha256_fd(fd, st.st_size, advance=advance), st)
+        finally:
+            os.close(fd)
+    except FileNotFoundError as exc:
+        raise Usage(f"the source object {path} does not exist", path=path) from exc
+    except OSError as exc:
+        raise from_os_error(exc, f"cannot read the source object {path}", path) from exc
+
+
+def _subject(store: Store, place: Match, expected: object) -> Subject:
+    artifact = entry(store, place)
+    assert artifact is not None
+    return Subject(store, artifact, expected=expected)
+
+
+def _require_root(match: Match, family: Family, option: str) -> None:
+    if match.family is not family or match.key is not None:
+        raise Usage(f"{option} needs PATH to be a {family} store; {match.path} is not", path=match.path)
