@@ -41,13 +41,14 @@ class Room:
 class Usage:
     """What a tree takes: apparent ``bytes`` of its regular files, and ``allocated`` bytes of everything in
     it, folders too, each inode once. ``files`` counts names that are no folders; ``newest_ns`` is the latest
-    mtime or ctime of anything in it, 0 for a tree that is not there.
+    mtime or ctime of anything in it, ``written_ns`` the latest mtime; 0 for a tree that is not there.
     """
 
     bytes: int
     allocated: int
     files: int
     newest_ns: int
+    written_ns: int
 
 
 def room(path_or_fd: int | str | Path) -> Room:
@@ -159,9 +160,10 @@ def reserve(fd: int, size: int) -> None:
 
 def usage(dir_fd: int, name: str) -> Usage:
     """Measure a file or tree without following links; what vanishes meanwhile is not counted."""
-    apparent = allocated = files = newest = 0
+    apparent = allocated = files = newest = written = 0
     linked: set[Inode] = set()
     for st in walk_stats(dir_fd, name):
+        written = max(written, st.st_mtime_ns)
         newest = max(newest, st.st_mtime_ns, st.st_ctime_ns)
         if not stat.S_ISDIR(st.st_mode):
             files += 1
@@ -171,4 +173,4 @@ def usage(dir_fd: int, name: str) -> Usage:
                     continue
                 linked.add(inode_of(st))
         allocated += st.st_blocks * BLOCK
-    return Usage(apparent, allocated, files, newest)
+    return Usage(apparent, allocated, files, newest, written)

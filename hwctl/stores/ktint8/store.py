@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
-from hwctl.errors import NotFound, Refused, from_os_error
+from hwctl.errors import IoFailed, NotFound, Refused, from_os_error
 from hwctl.fs.locks import Deadline, Mode, acquire_dir
 from hwctl.fs.openfiles import OpenFiles
 from hwctl.fs.paths import opened_dir
@@ -95,7 +95,13 @@ class KtInt8Store:
     def lease(self, artifact: Artifact, mode: Mode, deadline: Deadline, *, create: bool = False) -> Lease:
         """The lock on the root directory itself: there is nothing to create."""
         del create
-        held = acquire_dir(artifact.path, mode, deadline)
+        try:
+            held = acquire_dir(artifact.path, mode, deadline)
+        except IoFailed as exc:
+            if exc.details.get("errno") != "ENOENT":
+                raise
+            # Another run has removed it meanwhile (REC-09).
+            raise NotFound("is gone", path=artifact.path) from exc
         if artifact.inode is not None and held.inode != artifact.inode:
             held.release()
             raise NotFound("is gone: something else stands there now", path=artifact.path)

@@ -137,7 +137,7 @@ class Survey:
         reason: str | None = None,
         **detail: object,
     ) -> Artifact:
-        used = used or Usage(st.st_size if stat.S_ISREG(st.st_mode) else 0, st.st_blocks * 512, 0, 0)
+        used = used or Usage(st.st_size if stat.S_ISREG(st.st_mode) else 0, st.st_blocks * 512, 0, 0, 0)
         return Artifact(
             family=Family.KTINT8,
             store=self._base,
@@ -148,7 +148,8 @@ class Survey:
             allocated=used.allocated,
             files=used.files,
             created=created,
-            last_used=used.newest_ns or st.st_mtime_ns,
+            # mtime: a move to quarantine and back changes the ctime, and is no use (EVI-01).
+            last_used=used.written_ns or st.st_mtime_ns,
             leases=self._holders(inode_of(st)),
             inode=inode_of(st),
             owner_uid=st.st_uid,
