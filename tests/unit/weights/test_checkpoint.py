@@ -1,4 +1,4 @@
-"""Checkpoints as people have them: files, folders, indexes, link farms, and what is missing (PUB-08, PUB-10)."""
+"""Checkpoints as people have them: files, folders, indexes, link farms, and what goes missing."""
 
 from __future__ import annotations
 

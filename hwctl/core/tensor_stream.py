@@ -1,0 +1,181 @@
+"""From a checkpoint's tensors to the payload files of an artifact, in bounded memory.
+
+Owns which tensor goes into which payload file, and the reading that keeps ahead of the writing. What is a
+publishable tensor is the store's rule, the bytes on the disk are its writer's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from hwctl.errors import Unsupported
+from hwctl.stores.base import Advance, silent
+from hwctl.stores.hostweights.lanes import Ticket
+from hwctl.stores.hostweights.payload_file import PayloadFile
+from hwctl.stores.hostweights.tensors import TensorSpec, torch_view
+from hwctl.stores.hostweights.writer import ArtifactWriter
+from hwctl.weights.checkpoint import Checkpoint
+from hwctl.weights.tensor_layout import TensorEntry
+from hwctl.weights.tensor_reader import TensorReader
+
+LARGEST_PAYLOAD = 5 << 30
+"""Bytes of a payload file, as vLLM-Omni's producer splits. A larger tensor has a file of its own."""
+
+_LARGEST_HEADER = 90_000_000
+_BLOCK = 2 << 20
+_BLOCKS = 8
+
+
+def specs_of(checkpoint: Checkpoint) -> tuple[TensorSpec, ...]:
+    """Every tensor as a parameter with the role weight, in name order, spread over payload files.
+
+    Unsupported for what a manifest or torch cannot name.
+    """
+    entries = [shard.header.by_name[name] for shard in checkpoint.shards for name in shard.header.by_name]
+    entries.sort(key=lambda entry: entry.name)
+    groups = list(_grouped(entries))
+    return tuple(
+        _spec(entry, f"model-{number:05d}-of-{len(groups):05d}.safetensors")
+        for number, group in enumerate(groups, 1)
+        for entry in group
+    )
+
+
+def _grouped(entries: Iterable[TensorEntry]) -> Iterator[list[TensorEntry]]:
+    """Greedily in name order, a new file when the next tensor would make this one too large."""
+    group: list[TensorEntry] = []
+    header, total = 0, 0
+    for entry in entries:
+        described = _described_bytes(entry)
+        too_large = total + described + entry.nbytes > LARGEST_PAYLOAD
+        if group and (too_large or header + described > _LARGEST_HEADER):
+            yield group
+            group, header, total = [], 0, 0
+        group.append(entry)
+        header += described
+        total += described + entry.nbytes
+    yield group
+
+
+def _described_bytes(entry: TensorEntry) -> int:
+    """At most what one entry takes in the header of its file."""
+    fixed = 120  # field names, punctuation, two offsets, a share of the header's own prefix and padding
+    return len(json.dumps(entry.name)) + len(str(list(entry.shape))) + fixed
+
+
+def _spec(entry: TensorEntry, file_name: str) -> TensorSpec:
+    if not entry.name:
+        raise Unsupported("a tensor with an empty name cannot be published")
+    view = torch_view(entry)
+    if view is None:
+        what = f"{entry.dtype} {list(entry.shape)}"
+        raise Unsupported(f"tensor {entry.name!r}: torch has no tensor of {what}, so it cannot be published")
+    return TensorSpec(entry.name, *view, file_name)
+
+
+class Stream:
+    """A producer: reads every declared tensor and hands it to the writer, block by block.
+
+    Tensors are written in the order in which they lie in their payload file, so that everything is hashed
+    on the way. With ``ordered`` the writer holds us to that.
+    """
+
+    def __init__(self, reader: TensorReader, *, ordered: bool = False) -> None:
+        self._reader = reader
+        self._ordered = ordered
+
+    def __call__(self, writer: ArtifactWriter) -> None:
+        ring = _Ring()
+        for file_name in writer.file_names:
+            with writer.open(file_name, ordered=self._ordered) as payload:
+                for name, extent in payload.plan.extents.items():
+                    self._copy(payload, name, extent.size, ring)
+
+    def _copy(self, payload: PayloadFile, name: str, size: int, ring: _Ring) -> None:
+        for begin in range(0, size, _BLOCK):
+            end = min(begin + _BLOCK, size)
+            data = self._reader.read_range(name, begin, end, ring.take(end - begin))
+            ring.used(payload.put(name, begin, data))
+        if not size:
+            payload.write_tensor(name, b"")
+
+
+class _Ring:
+    """Buffers that are filled in turn; one is filled again when the writer is done with all it held.
+
+    Small tensors share a buffer: with one each, the writer would be waited for after every few of them.
+    """
+
+    def __init__(self) -> None:
+        self._buffers = [memoryview(bytearray(_BLOCK)) for _ in range(_BLOCKS)]
+        self._under_way: list[deque[Ticket]] = [deque() for _ in range(_BLOCKS)]
+        self._current = 0
+        self._filled = 0
+
+    def take(self, size: int) -> memoryview:
+        """``size`` bytes, at most a block, that nobody is using."""
+        if self._filled + size > _BLOCK:
+            self._current = (self._current + 1) % _BLOCKS
+            self._filled = 0
+            tickets = self._under_way[self._current]
+            while tickets:
+                tickets.popleft().wait()
+        begin = self._filled
+        self._filled += size
+        return self._buffers[self._current][begin : begin + size]
+
+    def used(self, ticket: Ticket) -> None:
+        """The bytes taken last are under way until ``ticket`` is done."""
+        self._under_way[self._current].append(ticket)
+
+
+def digest_tensors(
+    reader: TensorReader, specs: Sequence[TensorSpec], *, jobs: int, advance: Advance = silent
+) -> dict[str, str]:
+    """SHA-256 of every tensor's raw bytes, by name, without writing anything."""
+    stop = threading.Event()
+
+    def digest(batch: Sequence[TensorSpec]) -> list[str]:
+        buffer = memoryview(bytearray(_BLOCK))
+        return [_digest(reader, spec, buffer, stop) for spec in batch]
+
+    found: dict[str, str] = {}
+    batches = list(_batches(specs))
+    with ThreadPoolExecutor(jobs, "hwctl-tensor-digest") as pool:
+        try:
+            for batch, digests in zip(batches, pool.map(digest, batches), strict=True):
+                found.update((spec.name, sha256) for spec, sha256 in zip(batch, digests, strict=True))
+                advance(sum(spec.nbytes for spec in batch))
+        finally:
+            stop.set()  # a signal must not wait for a tensor of many gigabytes
+            pool.shutdown(wait=False, cancel_futures=True)
+    return found
+
+
+def _digest(reader: TensorReader, spec: TensorSpec, buffer: memoryview, stop: threading.Event) -> str:
+    state = hashlib.sha256()
+    size = spec.nbytes
+    for begin in range(0, size, _BLOCK):
+        if stop.is_set():
+            break
+        state.update(reader.read_range(spec.name, begin, min(begin + _BLOCK, size), buffer))
+    return state.hexdigest()
+
+
+def _batches(specs: Sequence[TensorSpec]) -> Iterator[list[TensorSpec]]:
+    """Work for one thread at a time: a task for each of a million tensors would cost more than the tensors."""
+    batch: list[TensorSpec] = []
+    total = 0
+    for spec in specs:
+        batch.append(spec)
+        total += spec.nbytes
+        if total >= 32 * _BLOCK or len(batch) >= 1000:
+            yield batch
+            batch, total = [], 0
+    if batch:
+        yield batch
