@@ -29,6 +29,7 @@ How a verb registers itself. Its module has one function that takes the app it b
 
 Wrong combinations of options raise ``errors.Usage`` before anything is touched. Everything given to
 ``answer.line``, ``record``, ``note`` and ``warn`` is escaped there; coloured words are ``Styled`` pieces.
+``epilog`` holds the examples, one a line: the command, two blanks or more, what it is good for.
 ``publish`` is a sub-app whose three commands register the same way.
 """
 
@@ -40,20 +41,14 @@ from typing import Annotated
 
 import typer
 
+from hwctl.cli.help import App
+
 _VERBS = ("publish", "verify", "inspect", "quarantine", "reclaim_stale", "evict", "consume", "exec")
 
 
 def build() -> typer.Typer:
     """The whole command tree."""
-    app = typer.Typer(
-        name="hwctl",
-        add_completion=False,
-        pretty_exceptions_enable=False,
-        rich_markup_mode=None,
-        no_args_is_help=True,
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
-    app.callback()(root)
+    app = App("hwctl", root)
     for verb in _VERBS:
         name = f"hwctl.cli.{verb}"
         if importlib.util.find_spec(name) is not None:

@@ -24,19 +24,16 @@ from hwctl.stores.base import Family, Match, State
 SHARED_MEMORY = Path("/dev/shm")
 
 EXAMPLES = """
-Examples:
-
-  hwctl inspect                                  all stores of this node
-
-  hwctl inspect /srv/weights --state damaged --state incomplete
-
-  hwctl inspect model.safetensors --match '*.q_proj.*' --sort size
+  hwctl inspect  all stores of this node
+  hwctl inspect /srv/weights --state damaged --state incomplete  only what is broken
+  hwctl inspect /srv/weights --json | jq .totals.freeable_bytes  how much could be freed
+  hwctl inspect model.safetensors --match '*.q_proj.*' --sort size  the tensors of a file
 """
 
 _Paths = Annotated[
     list[Path] | None,
     typer.Argument(
-        metavar="[PATH]...",
+        metavar="PATH",
         parser=units.path,
         help="Stores, artifacts or safetensors files; default HWCTL_ROOTS, else what is in /dev/shm.",
         show_default=False,

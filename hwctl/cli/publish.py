@@ -7,12 +7,13 @@ import importlib.util
 
 import typer
 
+from hwctl.cli.help import App
+
 _FAMILIES = ("publish_hostweights", "publish_ktint8", "publish_pageweights")
 
 
 def register(app: typer.Typer) -> None:
-    publish = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
-    publish.callback()(about)
+    publish = App("publish", about)
     for family in _FAMILIES:
         name = f"hwctl.cli.{family}"
         if importlib.util.find_spec(name) is not None:

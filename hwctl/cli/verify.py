@@ -25,18 +25,15 @@ from hwctl.stores import locate
 from hwctl.stores.base import CheckOptions, Family, Level, State
 
 EXAMPLES = """
-Examples:
-
-  hwctl verify /srv/weights                         every artifact of a store, every byte
-
-  hwctl verify --level size /dev/shm/kt-int8-job1   a quick look before a job starts
-
-  hwctl verify /srv/weights --identity id.json --wait 10min
+  hwctl verify /srv/weights  every artifact of a store, every byte
+  hwctl verify --level size /dev/shm/kt-int8-job1  a quick look before a job starts
+  hwctl verify /srv/weights --identity id.json --wait 10min  wait until one artifact is there and sound
+  find /srv -name 'kt-int8-*' -print0 | hwctl verify --paths-from - -0  whatever another program lists
 """
 
 _Paths = Annotated[
     list[Path] | None,
-    typer.Argument(metavar="PATH...", parser=units.path, help="Stores or artifacts.", show_default=False),
+    typer.Argument(metavar="PATH", parser=units.path, help="Stores or artifacts.", show_default=False),
 ]
 _Level = Annotated[
     Level, typer.Option("--level", help="How deep to look; each level includes the ones before.")
