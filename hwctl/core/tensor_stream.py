@@ -168,7 +168,7 @@ def _digest(reader: TensorReader, spec: TensorSpec, buffer: memoryview, stop: th
 
 
 def _batches(specs: Sequence[TensorSpec]) -> Iterator[list[TensorSpec]]:
-    """Work for one thread at a time: a task for each of a million tensors would cost more than the tensors."""
+    """Work for one thread at a time: a task for each of a million tensors would cost more than they do."""
     batch: list[TensorSpec] = []
     total = 0
     for spec in specs:
