@@ -110,8 +110,13 @@ def make_artifact(root: Path, number: int, floats: int = 8, *, locator: bool = T
     _put(root / f"{prefix}.{key}.receipt.json", receipt_bytes, 0o600)
     path = root / f"{prefix}.locator.json"
     _put(path, stored(record | {"recordPayloadSha256": digest(record)}), 0o600)
-    _put(root / f".{prefix}.lock", b"", 0o600)
+    put_lock(root, number)
     return path
+
+
+def put_lock(root: Path, number: int) -> None:
+    """The page's lock file, as every access leaves it."""
+    _put(root / f".{prefix_of(number)}.lock", b"", 0o600)
 
 
 def set_last_use(root: Path, number: int, ns: int) -> None:
