@@ -6,13 +6,13 @@ at in ``content``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from hwctl.errors import Finding
 from hwctl.stores.pageweights.authority import Authority
-from hwctl.stores.pageweights.records import digest
 from hwctl.weights.dtypes import CODES, TORCH_NAMES
+from hwctl.weights.safetensors_file import Header
 
 IDS = "page_ids_t"
 WEIGHTS = (
@@ -52,6 +52,11 @@ class TensorShape:
     shape: tuple[int, ...]
 
 
+def shapes_of(header: Header) -> list[TensorShape]:
+    """The tensors of a sound header."""
+    return [TensorShape(entry.name, entry.dtype, entry.shape) for entry in header.tensors]
+
+
 def torch_name(code: str) -> str:
     """``BF16`` -> ``bfloat16``; a code that torch has no dtype for stands for itself."""
     return TORCH_NAMES.get(code, code).removeprefix("torch.")
@@ -70,10 +75,6 @@ def library_order(tensors: Sequence[TensorShape]) -> list[TensorShape]:
 def geometry_of(tensors: Sequence[TensorShape]) -> dict[str, object]:
     """The ``geometry`` field of a receipt for these tensors."""
     return {t.name: {"shape": list(t.shape), "dtype": torch_name(t.dtype)} for t in tensors}
-
-
-def geometry_digest(geometry: Mapping[str, object]) -> str:
-    return digest(geometry)
 
 
 def judge_set(names: Sequence[str], file: str | None) -> tuple[Finding, ...]:

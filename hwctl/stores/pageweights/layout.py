@@ -27,6 +27,7 @@ ARTIFACT_MODE = 0o400
 ROOT_MODE = 0o700
 
 _OTHERS = 0o077
+DIGEST_LENGTH = 64
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _PAGE_NAME = re.compile(
     r"(?P<prefix>[0-9a-f]{64})"

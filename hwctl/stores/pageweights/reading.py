@@ -11,10 +11,13 @@ import mmap
 import os
 import struct
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from hwctl.errors import Finding
-from hwctl.stores.base import Content
+from hwctl.fs.pagecache import QuietFile, Ways
+from hwctl.stores.base import Content, silent
 from hwctl.stores.pageweights.content import FiniteTest, finite_test
 from hwctl.stores.pageweights.geometry import IDS, IDS_DTYPE, LOADABLE, WEIGHTS
 from hwctl.stores.pageweights.hashing import BLOCK, Digester, Ring
@@ -26,8 +29,21 @@ HEADER_BYTES = 8 << 20
 _PREFIX = 8
 _INT64 = struct.Struct("<q")
 
-OnBlock = Callable[[int], None]
-"""Told the length of every block that was read: progress, pace, and the place to give up."""
+ReadInto = Callable[[memoryview, int], int]
+"""Fills a block from an offset as far as one read goes, and says how far; 0 at the end of the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How a pass goes about it.
+
+    ``on_block`` is told the length of every block that was read: progress, pace, and the place to give up.
+    With ``ways`` the page cache is left as it was, which is right for a check and wrong for a use.
+    """
+
+    on_block: Callable[[int], None] = silent
+    block: int = BLOCK
+    ways: Ways | None = None
 
 
 class ReadEnd(OSError):
@@ -52,42 +68,55 @@ class Reading:
     data: memoryview | None = None
 
 
-def read_structure(fd: int, size: int, on_block: OnBlock) -> Reading:
+def read_structure(fd: int, size: int) -> Reading:
     """The header and the page id, without the payload."""
-    raw = _read_head(fd, size)
-    on_block(len(raw))
+    plain = partial(_read_plainly, fd)
+    raw = _read_head(plain, size)
     header = _parse(raw, size)
     ids = header.by_name.get(IDS) if isinstance(header, Header) else None
     if not isinstance(header, Header) or ids is None or not _well_formed(ids):
         return Reading(header, bytes_read=len(raw))
     block = memoryview(bytearray(ids.nbytes))
-    fill(fd, block, header.data_start + ids.begin)
+    _fill(plain, block, header.data_start + ids.begin)
     return Reading(header, _INT64.unpack(block)[0], bytes_read=len(raw) + len(block))
 
 
-def read_whole(fd: int, size: int, on_block: OnBlock, *, keep: bool = False) -> Reading:
+def read_whole(fd: int, size: int, pace: Pace, *, keep: bool = False) -> Reading:
     """All ``size`` bytes in one pass; with ``keep`` the data section of a sound artifact stays in memory.
 
     Raises ReadEnd when the file has become shorter, OSError as met.
     """
-    raw = _read_head(fd, size)
-    header = _parse(raw, size)
-    start = header.data_start if isinstance(header, Header) else len(raw)
-    data = private_memory(size - start) if keep and isinstance(header, Header) else None
-    ring = Ring(size - start)
-    looks = _Looks()
-    with Digester(size) as digester:
+    with _reader(fd, size, pace.ways) as read_into, Digester(size) as digester:
+        raw = _read_head(read_into, size)
+        header = _parse(raw, size)
+        start = header.data_start if isinstance(header, Header) else len(raw)
+        data = private_memory(size - start) if keep and isinstance(header, Header) else None
+        ring = Ring(size - start)
+        looks = _Looks()
         digester.feed(raw[:start])
-        on_block(start)
-        for entry, begin, length in _segments(header, size - start):
+        pace.on_block(start)
+        for entry, begin, length in _segments(header, size - start, pace.block):
             block = ring.next(length) if data is None else data[begin : begin + length]
-            fill(fd, block, start + begin)
+            _fill(read_into, block, start + begin)
             digester.feed(block)
             if entry is not None:
                 looks.at(entry, block)
-            on_block(length)
+            pace.on_block(length)
         sha256 = digester.hexdigest()
     return Reading(header, looks.page_id, sha256, tuple(looks.nonfinite), looks.content, size, data)
+
+
+@contextmanager
+def _reader(fd: int, size: int, ways: Ways | None) -> Iterator[ReadInto]:
+    if ways is None:
+        yield partial(_read_plainly, fd)
+    else:
+        with QuietFile(fd, size, ways) as file:
+            yield file.read_into
+
+
+def _read_plainly(fd: int, block: memoryview, offset: int) -> int:
+    return os.preadv(fd, [block], offset)
 
 
 class _Looks:
@@ -117,30 +146,29 @@ def _well_formed(ids: TensorEntry) -> bool:
 
 
 def _segments(
-    header: Header | tuple[Finding, ...], data_bytes: int
+    header: Header | tuple[Finding, ...], data_bytes: int, block: int
 ) -> Iterator[tuple[TensorEntry | None, int, int]]:
-    """Stretches of at most BLOCK bytes as (tensor, begin in the data, length), each of whole elements.
+    """Stretches of at most ``block`` bytes as (tensor, begin in the data, length), each of whole elements.
 
     Without a sound header there are no tensors to speak of, but the bytes are still to be hashed.
     """
     if not isinstance(header, Header):
-        yield from ((None, begin, min(BLOCK, data_bytes - begin)) for begin in range(0, data_bytes, BLOCK))
+        yield from ((None, begin, min(block, data_bytes - begin)) for begin in range(0, data_bytes, block))
         return
     for entry in header.tensors:
-        for begin in range(entry.begin, entry.end, BLOCK):
-            yield entry, begin, min(BLOCK, entry.end - begin)
+        for begin in range(entry.begin, entry.end, block):
+            yield entry, begin, min(block, entry.end - begin)
 
 
-def _read_head(fd: int, size: int) -> bytes:
+def _read_head(read_into: ReadInto, size: int) -> bytes:
     """The length prefix and the header, or what of them is there and within HEADER_BYTES."""
-    prefix = os.pread(fd, min(_PREFIX, size), 0)
-    if len(prefix) < _PREFIX:
-        return prefix
+    prefix = memoryview(bytearray(min(_PREFIX, size)))
+    _fill(read_into, prefix, 0)
     length = int.from_bytes(prefix, "little")
-    if length > HEADER_BYTES or _PREFIX + length > size:
-        return prefix
+    if len(prefix) < _PREFIX or length > HEADER_BYTES or _PREFIX + length > size:
+        return bytes(prefix)
     raw = bytearray(_PREFIX + length)
-    fill(fd, memoryview(raw), 0)
+    _fill(read_into, memoryview(raw), 0)
     return bytes(raw)
 
 
@@ -163,11 +191,11 @@ def private_memory(size: int) -> memoryview:
     return memoryview(memory)[:size]
 
 
-def fill(fd: int, block: memoryview, offset: int) -> None:
+def _fill(read_into: ReadInto, block: memoryview, offset: int) -> None:
     """Read until ``block`` is full, wherever the kernel stops in between."""
     done = 0
     while done < len(block):
-        count = os.preadv(fd, [block[done:]], offset + done)
+        count = read_into(block[done:], offset + done)
         if count == 0:
             raise ReadEnd(f"the file ends at byte {offset + done}")
         done += count

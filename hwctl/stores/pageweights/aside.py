@@ -1,0 +1,193 @@
+"""Quarantine of pages: ``ROOT/quarantine/<prefix>.<32 hex>/`` with the moved files and a note beside them.
+
+A subdirectory is neither listed nor counted by the cache's own program. The locator moves first, so that no
+reader takes the rest for a page, and comes back last. Moving needs no room for data; the note comes after
+it, so that a full tmpfs cannot keep a damaged page in place (QUA-03). The caller holds the page's lock.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import stat
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+
+from hwctl.errors import HwctlError, Refused, from_os_error
+from hwctl.fs import space
+from hwctl.fs.atomic import create_document, rename_noreplace, sync_dir
+from hwctl.fs.paths import opened_dir, read_document
+from hwctl.fs.walk import inode_of
+from hwctl.stores.base import Artifact, Family, State
+from hwctl.stores.pageweights import layout
+from hwctl.stores.pageweights.layout import Kind, parse_name, quarantined_prefix
+from hwctl.stores.pageweights.records import parse_json
+from hwctl.stores.pageweights.roots import Root
+
+_NOTE_LIMIT = 1 << 20
+_LAST = (Kind.ARTIFACT, Kind.RECEIPT, Kind.LOCATOR)
+
+
+def entries(root: Root) -> list[Artifact]:
+    """What lies in the quarantine: entries by its grammar, anything else as foreign."""
+    try:
+        with opened_dir(layout.QUARANTINE, dir_fd=root.fd) as fd:
+            names = os.listdir(fd)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as exc:
+        raise from_os_error(exc, "cannot list the quarantine", root.path / layout.QUARANTINE) from exc
+    found = (entry(root, name) for name in names)
+    return [artifact for artifact in found if artifact is not None]
+
+
+def entry(root: Root, name: str) -> Artifact | None:
+    """One entry of the quarantine, None when there is none of that name."""
+    path = root.path / layout.QUARANTINE / name
+    prefix = quarantined_prefix(name)
+    try:
+        with opened_dir(layout.QUARANTINE, dir_fd=root.fd) as fd:
+            st = os.stat(name, dir_fd=fd, follow_symlinks=False)
+            usage = space.usage(fd, name)
+            if prefix is None or not stat.S_ISDIR(st.st_mode):
+                return _artifact(root, f"{layout.QUARANTINE}/{name}", path, State.FOREIGN, st, usage)
+            reason, when = _read_note(fd, name)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as exc:
+        raise from_os_error(exc, f"cannot look at {path}", path) from exc
+    return _artifact(root, prefix, path, State.QUARANTINED, st, usage, reason, when)
+
+
+def _artifact(
+    root: Root,
+    key: str,
+    path: os.PathLike[str],
+    state: State,
+    st: os.stat_result,
+    usage: space.Usage,
+    reason: str | None = None,
+    when: int | None = None,
+) -> Artifact:
+    return Artifact(
+        Family.PAGEWEIGHTS,
+        root.path,
+        key,
+        root.path / path,
+        state,
+        bytes=usage.bytes,
+        allocated=usage.allocated,
+        files=usage.files,
+        created=st.st_mtime_ns if when is None else when,
+        inode=inode_of(st),
+        owner_uid=st.st_uid,
+        reason=reason,
+    )
+
+
+def _read_note(quarantine_fd: int, name: str) -> tuple[str | None, int | None]:
+    """Why and when; a note that is missing or unreadable hides no entry: it is for people."""
+    try:
+        with opened_dir(name, dir_fd=quarantine_fd) as fd:
+            value = parse_json(read_document(layout.NOTE, dir_fd=fd, limit=_NOTE_LIMIT).data)
+    except (OSError, ValueError):
+        return None, None
+    if not isinstance(value, dict):
+        return None, None
+    reason, when = value.get("reason"), value.get("time_ns")
+    return reason if isinstance(reason, str) else None, when if type(when) is int else None
+
+
+def set_aside(root: Root, prefix: str, names: Iterable[str], reason: str) -> str:
+    """Move a page's files (locator first) into a new entry of the quarantine; the entry's name.
+
+    Raises NoRoom, IoFailed or Refused; until the locator has moved the page is as it was.
+    """
+    name = f"{prefix}.{secrets.token_hex(16)}"
+    ordered = sorted(names, key=lambda text: -_LAST.index(parse_name(text).kind))
+    try:
+        with suppress(FileExistsError):
+            os.mkdir(layout.QUARANTINE, 0o700, dir_fd=root.fd)
+        with opened_dir(layout.QUARANTINE, dir_fd=root.fd) as quarantine_fd:
+            os.mkdir(name, 0o700, dir_fd=quarantine_fd)
+            with opened_dir(name, dir_fd=quarantine_fd) as entry_fd:
+                try:
+                    for text in ordered:
+                        with suppress(FileNotFoundError):
+                            rename_noreplace(root.fd, text, entry_fd, text)
+                except BaseException:
+                    with suppress(OSError):  # nothing moved yet: leave no empty entry behind
+                        os.rmdir(name, dir_fd=quarantine_fd)
+                    raise
+                with suppress(OSError):  # out of sight is out of sight, with or without a note
+                    create_document(entry_fd, layout.NOTE, _note(reason), 0o600)
+                sync_dir(entry_fd)
+            sync_dir(quarantine_fd)
+        sync_dir(root.fd)
+    except NotADirectoryError as exc:
+        message = f"{layout.QUARANTINE} in the cache is no directory"
+        raise Refused(message, path=root.path / layout.QUARANTINE) from exc
+    except OSError as exc:
+        raise from_os_error(exc, "cannot set it aside", root.path) from exc
+    return name
+
+
+def _note(reason: str) -> bytes:
+    note = {"schema": "hwctl.note/1", "reason": reason, "time_ns": time.time_ns()}
+    return json.dumps(note, sort_keys=True).encode("ascii") + b"\n"
+
+
+def restore(root: Root, name: str) -> str:
+    """Move the files of an entry back, locator last and over nothing; the prefix that is a page again.
+
+    Raises Refused when a name is taken, and then everything is in quarantine as before.
+    """
+    prefix = quarantined_prefix(name)
+    path = root.path / layout.QUARANTINE / name
+    if prefix is None:
+        raise Refused("is no quarantined page", path=path)
+    try:
+        with (
+            opened_dir(layout.QUARANTINE, dir_fd=root.fd) as quarantine_fd,
+            opened_dir(name, dir_fd=quarantine_fd) as entry_fd,
+        ):
+            names = [text for text in os.listdir(entry_fd) if parse_name(text).prefix == prefix]
+            movable = [text for text in names if parse_name(text).kind in _LAST]
+            _require_free(root, layout.locator_name(prefix))
+            _move_back(root, entry_fd, sorted(movable, key=lambda text: _LAST.index(parse_name(text).kind)))
+            sync_dir(root.fd)
+            with suppress(FileNotFoundError):
+                os.unlink(layout.NOTE, dir_fd=entry_fd)
+            with suppress(OSError):  # what a stranger put beside it stays
+                os.rmdir(name, dir_fd=quarantine_fd)
+            sync_dir(quarantine_fd)
+    except OSError as exc:
+        raise from_os_error(exc, "cannot restore it", path) from exc
+    return prefix
+
+
+def _require_free(root: Root, name: str) -> None:
+    with suppress(FileNotFoundError):
+        os.stat(name, dir_fd=root.fd, follow_symlinks=False)
+        raise _taken(root, name)
+
+
+def _move_back(root: Root, entry_fd: int, ordered: list[str]) -> None:
+    moved: list[str] = []
+    try:
+        for text in ordered:
+            rename_noreplace(entry_fd, text, root.fd, text)
+            moved.append(text)
+    except BaseException as exc:
+        for text in reversed(moved):
+            rename_noreplace(root.fd, text, entry_fd, text)
+        if isinstance(exc, FileExistsError):
+            raise _taken(root, ordered[len(moved)]) from exc
+        raise
+
+
+def _taken(root: Root, name: str) -> HwctlError:
+    message = f"{name} is taken; reclaim or quarantine what stands there first; nothing was moved"
+    return Refused(message, path=root.path / name)

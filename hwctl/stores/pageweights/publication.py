@@ -1,0 +1,268 @@
+"""Publishing a page: artifact, receipt, and the locator last, which is the commit point.
+
+Owns what happens under a page's exclusive lock: what is adopted, what is replaced, in which order names
+appear, and that an error leaves nothing of its own behind. Eviction comes after it, with the page's lock let
+go. Loading, and building only when it must be, is ``loading``'s.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+from hwctl.errors import Busy, Damaged, NoRoom, Refused, from_os_error
+from hwctl.fs import space
+from hwctl.fs.atomic import replace_document, sync_dir
+from hwctl.fs.locks import Deadline, Held, Mode, acquire
+from hwctl.stores.base import Advance, Level, silent
+from hwctl.stores.pageweights import layout
+from hwctl.stores.pageweights.authority import Authority, content_key
+from hwctl.stores.pageweights.checks import Verdict, check_page, check_pair
+from hwctl.stores.pageweights.documents import Locator, locator_record, receipt_record
+from hwctl.stores.pageweights.eviction import Eviction, evict_to_budget
+from hwctl.stores.pageweights.offers import Offer
+from hwctl.stores.pageweights.place import Place, exists, look_at_document
+from hwctl.stores.pageweights.reading import Pace
+from hwctl.stores.pageweights.records import digest, stored
+from hwctl.stores.pageweights.removal import remove_names, remove_page
+from hwctl.stores.pageweights.roots import Root, require_fit_for_publishing
+from hwctl.stores.pageweights.writer import (
+    ArtifactPlan,
+    digest_of,
+    judge_offer,
+    plan_artifact,
+    tests_for,
+    write_artifact,
+)
+
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+# Receipt, locator, and the names themselves.
+_BESIDE_BYTES = 64 << 10
+_BESIDE_INODES = 4
+
+
+class Outcome(enum.StrEnum):
+    PUBLISHED = "published"
+    ALREADY = "already-published"
+    JOINED = "joined"
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """A page that is in the cache. ``artifact_bytes`` is the size of its file.
+
+    ``eviction`` is what was done for a budget; ``eviction_busy`` says who else was at it instead.
+    """
+
+    outcome: Outcome
+    locator: Locator
+    artifact_sha256: str
+    artifact_bytes: int
+    eviction: Eviction | None = None
+    eviction_busy: str | None = None
+
+
+def publish(
+    root: Root,
+    authority: Authority,
+    offer: Offer,
+    *,
+    wait: Deadline,
+    budget: int | None = None,
+    advance: Advance = silent,
+) -> Publication:
+    """Put the offered tensors under an authority, or find that they are there already.
+
+    Waits until ``wait`` for another builder of the same authority and then joins its result. With a
+    ``budget`` in bytes, pages are evicted afterwards until it holds; without, none is.
+
+    Raises Damaged for tensors that break the rules (nothing is written then but a lock file) and for a page
+    that is there but damaged; Refused when a sound page of other bytes is there; Busy; NoRoom; Unsupported.
+    """
+    findings = judge_offer(offer, authority)
+    if findings:
+        raise Damaged(findings[0].message, findings)
+    plan = plan_artifact(offer)
+    require_fit_for_publishing(root)
+    with page_lock(root.place, authority.prefix, wait) as waited:
+        page = find_page(root.place, authority, Pace())
+        if page.hit:
+            done = _found(root.place, page, plan, joined=waited)
+        else:
+            done = publish_locked(root, authority, plan, page, budget=budget, advance=advance)
+    return evicted_after(root.place, done, budget, wait)
+
+
+@contextmanager
+def page_lock(place: Place, prefix: str, wait: Deadline) -> Iterator[bool]:
+    """Hold a page's lock exclusively; yields whether somebody else had it first."""
+    held, waited = _try_lock(place, prefix, Deadline.now()), False
+    if held is None:
+        held, waited = _lock(place, prefix, wait), True
+    with held:
+        yield waited
+
+
+def _try_lock(place: Place, prefix: str, deadline: Deadline) -> Held | None:
+    try:
+        return _lock(place, prefix, deadline)
+    except Busy:
+        return None
+
+
+def _lock(place: Place, prefix: str, deadline: Deadline) -> Held:
+    held = acquire(
+        layout.lock_name(prefix),
+        Mode.EXCLUSIVE,
+        deadline,
+        dir_fd=place.dir_fd,
+        create=True,
+        enforce_mode=True,
+    )
+    assert held is not None  # created where absent
+    return held
+
+
+def find_page(place: Place, authority: Authority, pace: Pace, *, keep: bool = False) -> Verdict:
+    """The page of an authority: a hit or a miss. Damaged for anything in between, as it stays until a
+    person has looked at it."""
+    page = check_page(place, authority.prefix, authority, Level.FULL, pace, keep=keep)
+    if page.findings:
+        first = page.findings[0]
+        message = f"the page is damaged ({first.code}: {first.message}); quarantine it to rebuild it"
+        raise Damaged(message, page.findings, path=layout.locator_name(authority.prefix))
+    return page
+
+
+def touch(place: Place, prefix: str) -> None:
+    """Move a page's clock of last use to now: only for a real use."""
+    try:
+        os.utime(layout.locator_name(prefix), dir_fd=place.dir_fd, follow_symlinks=False)
+    except OSError as exc:
+        raise from_os_error(exc, "cannot move the page's clock") from exc
+
+
+def _found(place: Place, page: Verdict, plan: ArtifactPlan, *, joined: bool) -> Publication:
+    """What is there already, provided that it is what was offered (PUB-12)."""
+    assert page.locator is not None and page.receipt is not None  # a hit has both
+    offered = digest_of(plan)
+    if offered != page.receipt.artifact_sha256:
+        there = page.receipt.artifact_sha256
+        raise Refused(
+            f"another page is published under this authority: {there} is there, {offered} was offered",
+            path=layout.locator_name(page.locator.authority.prefix),
+            details={"there": there, "offered": offered},
+        )
+    touch(place, page.locator.authority.prefix)
+    outcome = Outcome.JOINED if joined else Outcome.ALREADY
+    return Publication(outcome, page.locator, offered, page.receipt.artifact_bytes)
+
+
+def publish_locked(
+    root: Root,
+    authority: Authority,
+    plan: ArtifactPlan,
+    page: Verdict,
+    *,
+    budget: int | None,
+    advance: Advance = silent,
+) -> Publication:
+    """Publish over a miss, under the page's exclusive lock. Nothing of an attempt that failed stays."""
+    tests = tests_for(plan)
+    _require_room(root, plan, budget)
+    prefix = authority.prefix
+    temporary = layout.artifact_temporary(prefix, os.getpid(), threading.get_ident(), time.time_ns())
+    try:
+        if page.locator is not None:
+            remove_page(root.fd, prefix, page.locator.key)
+        fd = os.open(temporary, _NEW_FILE, layout.DOCUMENT_MODE, dir_fd=root.fd)
+        try:
+            try:
+                sha256 = write_artifact(fd, plan, tests, advance)
+                os.fchmod(fd, layout.ARTIFACT_MODE)
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+            locator = _commit(root.place, authority, plan, sha256, temporary)
+        except BaseException:
+            _discard(root.fd, temporary)
+            raise
+    except OSError as exc:
+        raise from_os_error(exc, "cannot publish the page", root.path) from exc
+    return Publication(Outcome.PUBLISHED, locator, sha256, plan.size)
+
+
+def _require_room(root: Root, plan: ArtifactPlan, budget: int | None) -> None:
+    if budget is not None and plan.size > budget:
+        message = f"the page takes {plan.size} bytes, more than the whole budget of {budget}"
+        raise NoRoom(message, path=root.path, details={"need_bytes": plan.size, "budget_bytes": budget})
+    space.require(root.fd, plan.size + _BESIDE_BYTES, _BESIDE_INODES, what=f"a page in {root.path}")
+
+
+def _commit(place: Place, authority: Authority, plan: ArtifactPlan, sha256: str, temporary: str) -> Locator:
+    """Give the written artifact its name, with a receipt, and last of all the locator."""
+    prefix, fd = authority.prefix, place.dir_fd
+    key = content_key(authority, sha256, digest(plan.geometry))
+    names = (layout.receipt_name(prefix, key), layout.artifact_name(prefix, key))
+    adopted = _adoptable(place, authority, key)
+    if adopted is not None:
+        _discard(fd, temporary)
+        receipt_sha256 = adopted
+    try:
+        if adopted is None:
+            os.rename(temporary, names[1], src_dir_fd=fd, dst_dir_fd=fd)
+            sync_dir(fd)
+            receipt = stored(receipt_record(authority, key, plan.geometry, sha256, plan.size))
+            _put_document(fd, names[0], receipt)
+            receipt_sha256 = hashlib.sha256(receipt).hexdigest()
+        _put_document(fd, layout.locator_name(prefix), stored(locator_record(authority, key, receipt_sha256)))
+    except BaseException:
+        if adopted is None:
+            remove_names(fd, names)
+        raise
+    return Locator(authority, key, receipt_sha256)
+
+
+def _adoptable(place: Place, authority: Authority, key: str) -> str | None:
+    """The digest of the receipt of a sound pair that a crash left without a locator, None where there is
+    none: half a pair is removed, a wrong one will be replaced by the renames."""
+    prefix = authority.prefix
+    names = (layout.receipt_name(prefix, key), layout.artifact_name(prefix, key))
+    there = [name for name in names if exists(place, name)]
+    if len(there) == 1:
+        remove_names(place.dir_fd, names)
+    if len(there) < len(names):
+        return None
+    looked = look_at_document(place, names[0])
+    if looked.data is None:
+        return None
+    locator = Locator(authority, key, hashlib.sha256(looked.data).hexdigest())
+    return locator.receipt_sha256 if check_pair(place, locator, Level.FULL, Pace()).hit else None
+
+
+def _put_document(fd: int, name: str, data: bytes) -> None:
+    temporary = layout.document_temporary(name, os.getpid(), threading.get_ident())
+    _discard(fd, temporary)  # of a dead process with our numbers: we hold the page's lock
+    replace_document(fd, name, data, mode=layout.DOCUMENT_MODE, temporary=temporary)
+
+
+def _discard(fd: int, name: str) -> None:
+    with suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=fd)
+
+
+def evicted_after(place: Place, done: Publication, budget: int | None, wait: Deadline) -> Publication:
+    """Evict to the budget after a publication; another process that is evicting does the same work."""
+    if budget is None or done.outcome is not Outcome.PUBLISHED:
+        return done
+    try:
+        eviction, busy = evict_to_budget(place, budget, wait), None
+    except Busy as exc:
+        eviction, busy = None, exc.message
+    return Publication(done.outcome, done.locator, done.artifact_sha256, done.artifact_bytes, eviction, busy)

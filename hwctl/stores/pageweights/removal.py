@@ -1,0 +1,70 @@
+"""Deleting an entry's files, in the order that leaves no reader with a wrong answer at any moment.
+
+A page's locator goes first, so that readers miss; then receipt and artifact, then the directory is synced.
+The caller holds the page's lock exclusively and has looked again under it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hwctl.errors import Refused
+from hwctl.fs.atomic import sync_dir
+from hwctl.fs.openfiles import OpenFiles
+from hwctl.fs.paths import opened_dir
+from hwctl.fs.remove import Deleted, remove_file, remove_tree
+from hwctl.stores.base import Artifact, Removed, State
+from hwctl.stores.pageweights import layout
+from hwctl.stores.pageweights.layout import parse_name
+
+
+def remove_page(dir_fd: int, prefix: str, key: str, open_files: OpenFiles | None = None) -> Removed:
+    """Delete locator, receipt and artifact of a page; what has gone already is success."""
+    return remove_names(dir_fd, (layout.locator_name(prefix), *_pair(prefix, key)), open_files)
+
+
+def remove_names(dir_fd: int, names: Iterable[str], open_files: OpenFiles | None = None) -> Removed:
+    """Delete names in this order and make it durable."""
+    total = Removed()
+    for name in names:
+        total += _counted(remove_file(dir_fd, name, open_files=open_files))
+    sync_dir(dir_fd)
+    return total
+
+
+def remove_entry(root_fd: int, artifact: Artifact, open_files: OpenFiles) -> Removed:
+    """Delete what an entry of the root or of its quarantine consists of.
+
+    Raises Refused for strangers, and for a page whose locator is bad: nobody can say which files it means,
+    so it is for a person to set it aside.
+    """
+    if artifact.state is State.QUARANTINED:
+        return _remove_quarantined(root_fd, artifact, open_files)
+    name = parse_name(artifact.path.name)
+    key = artifact.detail.get("cache_key")
+    if artifact.state is State.TEMPORARY:
+        return remove_names(root_fd, (artifact.path.name,), open_files)
+    if name.prefix is None or not isinstance(key, str):
+        reason = artifact.reason or "it is none of the cache's files"
+        raise Refused(f"cannot be removed as a page ({reason}); quarantine it", path=artifact.path)
+    if artifact.state is State.ORPHAN:
+        return remove_names(root_fd, _pair(name.prefix, key), open_files)
+    return remove_page(root_fd, name.prefix, key, open_files)
+
+
+def _remove_quarantined(root_fd: int, artifact: Artifact, open_files: OpenFiles) -> Removed:
+    try:
+        with opened_dir(layout.QUARANTINE, dir_fd=root_fd) as fd:
+            deleted = remove_tree(fd, artifact.path.name, inode=artifact.inode, open_files=open_files)
+            sync_dir(fd)
+    except FileNotFoundError:
+        return Removed()
+    return _counted(deleted)
+
+
+def _pair(prefix: str, key: str) -> tuple[str, str]:
+    return layout.receipt_name(prefix, key), layout.artifact_name(prefix, key)
+
+
+def _counted(deleted: Deleted) -> Removed:
+    return Removed(deleted.files, deleted.bytes_freed, deleted.still_mapped)

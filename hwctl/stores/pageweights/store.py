@@ -1,0 +1,201 @@
+"""A page-weights cache as a Store: the six steps, each a few lines over the modules that know how.
+
+Owns wiring, and the order of locks: a page's lock is taken by itself or, during an eviction, only tried
+under the eviction lock. What lies there is ``survey``, whether it is sound ``verification``, whether it is
+garbage ``staleness``; removal, quarantine and eviction are modules of their own, and so is publishing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from hwctl.errors import NotFound, Refused, from_os_error
+from hwctl.fs.lock_table import LockTable
+from hwctl.fs.locks import Deadline, Mode, acquire
+from hwctl.fs.openfiles import OpenFiles
+from hwctl.fs.pagecache import Ways
+from hwctl.fs.paths import read_document
+from hwctl.stores.base import (
+    Artifact,
+    CheckOptions,
+    Family,
+    Lease,
+    Level,
+    Removed,
+    Report,
+    Staleness,
+    StalePolicy,
+)
+from hwctl.stores.pageweights import aside, layout, roots, staleness, verification
+from hwctl.stores.pageweights.eviction import eviction_lock, one_pass
+from hwctl.stores.pageweights.layout import Kind, parse_name, quarantined_prefix
+from hwctl.stores.pageweights.locating import recognise
+from hwctl.stores.pageweights.records import DOCUMENT_LIMIT
+from hwctl.stores.pageweights.removal import remove_entry
+from hwctl.stores.pageweights.survey import Survey
+
+__all__ = ["PageStore", "open_store", "recognise"]
+
+_OPEN_FILES_AGE = 1.0
+
+
+def open_store(root: Path) -> PageStore:
+    return PageStore(root)
+
+
+class PageStore:
+    """The cache below one root."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._ways = Ways()
+        self._sweeping = False
+        self._open_files: tuple[float, OpenFiles] | None = None
+
+    @property
+    def family(self) -> Family:
+        return Family.PAGEWEIGHTS
+
+    @property
+    def root(self) -> Path:
+        return self._root
+
+    @property
+    def owner_uid(self) -> int:
+        with roots.opened(self._root) as root:
+            return root.place.uid
+
+    def actor(self, artifact: Artifact) -> int:
+        """The root's owner: nobody else's files count as pages."""
+        del artifact
+        return self.owner_uid
+
+    def size(self) -> int:
+        """Artifacts alone, strangers and orphans among them; see ``eviction.one_pass``."""
+        with roots.opened(self._root) as root:
+            return one_pass(root.place)[0]
+
+    def budget(self) -> int:
+        """What the cache's own program allows itself here when nobody tells it otherwise."""
+        with roots.opened(self._root) as root:
+            return roots.own_budget(root.fd)
+
+    def documents(self, artifact: Artifact) -> Mapping[str, bytes]:
+        """Locator and receipt of a page, as they lie there."""
+        key = artifact.detail.get("cache_key")
+        names = [artifact.path.name]
+        if isinstance(key, str) and (prefix := parse_name(artifact.path.name).prefix) is not None:
+            names = [layout.locator_name(prefix), layout.receipt_name(prefix, key)]
+        found: dict[str, bytes] = {}
+        with roots.opened(self._root) as root:
+            for name in names:
+                if name.endswith(".json"):
+                    with suppress(OSError):
+                        found[name] = read_document(name, dir_fd=root.fd, limit=DOCUMENT_LIMIT).data
+        return found
+
+    def scan(self) -> Iterator[Artifact]:
+        with roots.opened(self._root) as root:
+            found = [*Survey(root, LockTable.read()).entries(), *aside.entries(root)]
+        yield from sorted(found, key=lambda artifact: (artifact.key, str(artifact.path)))
+
+    def look(self, artifact: Artifact) -> Artifact | None:
+        """During an eviction the holders are left out: the lease was taken, so there are none."""
+        try:
+            with roots.opened(self._root) as root:
+                name = artifact.path.name
+                if artifact.path.parent != self._root:
+                    return aside.entry(root, name)
+                survey = Survey(root, None if self._sweeping else LockTable.read())
+                parsed = parse_name(name)
+                if parsed.prefix is None or parsed.kind is Kind.TEMPORARY:
+                    return survey.other(name, parsed)
+                if parsed.key is not None:
+                    return survey.pair(parsed.prefix, parsed.key)
+                return survey.page(parsed.prefix)
+        except NotFound:
+            return None
+
+    def check(self, artifact: Artifact, level: Level, options: CheckOptions) -> Report:
+        with roots.opened(self._root) as root:
+            return verification.check(root, artifact, level, options, self._ways)
+
+    def lease(self, artifact: Artifact, mode: Mode, deadline: Deadline, *, create: bool = False) -> Lease:
+        """The page's one lock. While an eviction runs it is tried, never waited for, whatever ``deadline``.
+
+        Strangers and the safetensors library's temporaries have none.
+        """
+        prefix = quarantined_prefix(artifact.path.name) or parse_name(artifact.path.name).prefix
+        if prefix is None:
+            return Lease()
+        making = create or mode is Mode.EXCLUSIVE
+        with roots.opened(self._root) as root:
+            held = acquire(
+                layout.lock_name(prefix),
+                mode,
+                Deadline.now() if self._sweeping else deadline,
+                dir_fd=root.fd,
+                create=making,
+                enforce_mode=making,
+            )
+        return Lease() if held is None else Lease((held,))
+
+    def stale(self, artifact: Artifact, policy: StalePolicy) -> Staleness:
+        with roots.opened(self._root) as root:
+            return staleness.judge(root, artifact, policy)
+
+    def deny(self, artifact: Artifact, reason: str) -> bool:
+        """There is no such mark: whoever holds a page's lock is done with it in a moment."""
+        del artifact, reason
+        return False
+
+    def mark_used(self, artifact: Artifact) -> None:
+        """The clock is the locator's mtime, which only a real use of the page moves."""
+        del artifact
+
+    def set_aside(self, artifact: Artifact, reason: str) -> Artifact:
+        prefix = parse_name(artifact.path.name).prefix
+        if prefix is None or artifact.path.parent != self._root:
+            raise Refused("is no page, so it cannot be quarantined", path=artifact.path)
+        with roots.writable(self._root) as root:
+            names = Survey(root, None).files_of(artifact)
+            entry = aside.entry(root, aside.set_aside(root, prefix, names, reason))
+        if entry is None:
+            raise NotFound("was removed as soon as it was set aside", path=artifact.path)
+        return entry
+
+    def restore(self, artifact: Artifact) -> Artifact:
+        with roots.writable(self._root) as root:
+            prefix = aside.restore(root, artifact.path.name)
+            page = Survey(root, None).page(prefix)
+        if page is None:
+            raise NotFound("was removed as soon as it was restored", path=artifact.path)
+        return page
+
+    def remove(self, artifact: Artifact) -> Removed:
+        """Raises Refused for a bad locator, which may mean anybody's files: quarantine it instead."""
+        with roots.writable(self._root) as root:
+            try:
+                return remove_entry(root.fd, artifact, self._used_files())
+            except OSError as exc:
+                raise from_os_error(exc, "cannot remove it", artifact.path) from exc
+
+    @contextmanager
+    def sweep(self, deadline: Deadline) -> Iterator[None]:
+        """The eviction lock. One process evicts at a time, and no page's lock is waited for meanwhile."""
+        with roots.writable(self._root) as root, eviction_lock(root.place, deadline):
+            self._sweeping = True
+            try:
+                yield
+            finally:
+                self._sweeping = False
+
+    def _used_files(self) -> OpenFiles:
+        """Who has which file open. A pass over /proc is dear, and the answer only goes into the report."""
+        now = time.monotonic()
+        if self._open_files is None or now - self._open_files[0] > _OPEN_FILES_AGE:
+            self._open_files = (now, OpenFiles.read())
+        return self._open_files[1]

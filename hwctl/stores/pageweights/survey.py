@@ -1,0 +1,229 @@
+"""What lies in a root: pages, orphans, temporaries and strangers, as Artifacts.
+
+One pass over the directory. Of the files only locators are read: they say which key is current, so what is
+a page and what an orphan. No lock is taken; who holds one is read from the kernel's table. The quarantine
+below the root is ``aside``'s.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Iterator, Mapping
+
+from hwctl.errors import HwctlError, from_os_error
+from hwctl.fs.lock_table import LockTable, Mode
+from hwctl.fs.walk import inode_of
+from hwctl.stores.base import Artifact, Family, Holders, State
+from hwctl.stores.pageweights import layout
+from hwctl.stores.pageweights.documents import Locator, judge_locator
+from hwctl.stores.pageweights.layout import Kind, Name, parse_name
+from hwctl.stores.pageweights.place import look_at_document
+from hwctl.stores.pageweights.roots import Root
+
+_BLOCK = 512
+_TEMPORARIES = (Kind.TEMPORARY, Kind.LIBRARY_TEMPORARY)
+_Stats = Mapping[str, os.stat_result]
+
+
+class Survey:
+    """Looks at the entries of one open root. Without a lock table the holders are left out."""
+
+    def __init__(self, root: Root, locks: LockTable | None) -> None:
+        self._root = root
+        self._locks = locks
+
+    def entries(self) -> list[Artifact]:
+        """Every entry but locks and the quarantine, sorted by key."""
+        groups: dict[str, list[str]] = {}
+        found: list[Artifact | None] = []
+        for text in self._names():
+            name = parse_name(text)
+            if name.kind in (Kind.LOCATOR, Kind.RECEIPT, Kind.ARTIFACT) and name.prefix is not None:
+                groups.setdefault(name.prefix, []).append(text)
+            elif name.kind not in (Kind.LOCK, Kind.QUARANTINE):
+                found.append(self.other(text, name))
+        for prefix, names in groups.items():
+            found += self._group(prefix, names)
+        there = [artifact for artifact in found if artifact is not None]
+        return sorted(there, key=lambda artifact: (artifact.key, str(artifact.path)))
+
+    def page(self, prefix: str) -> Artifact | None:
+        """The page of a prefix as it is now, None without a locator."""
+        return self._page(prefix, None)[0]
+
+    def pair(self, prefix: str, key: str) -> Artifact | None:
+        """The files of a key: part of the page that names them, or an orphan."""
+        page, locator = self._page(prefix, None)
+        if page is not None and (locator is None or locator.key == key):
+            return page
+        return self._orphan(prefix, key)
+
+    def other(self, text: str, name: Name) -> Artifact | None:
+        """A temporary or a stranger; None when it has gone."""
+        st = self._stat(text)
+        if st is None:
+            return None
+        regular = stat.S_ISREG(st.st_mode)
+        return Artifact(
+            Family.PAGEWEIGHTS,
+            self._root.path,
+            text,
+            self._root.path / text,
+            State.TEMPORARY if name.kind in _TEMPORARIES else State.FOREIGN,
+            bytes=st.st_size if regular else 0,
+            allocated=st.st_blocks * _BLOCK,
+            files=1 if regular else 0,
+            created=st.st_mtime_ns,
+            leases=Holders() if name.prefix is None else self._holders(name.prefix),
+            inode=inode_of(st),
+            owner_uid=st.st_uid,
+        )
+
+    def files_of(self, artifact: Artifact) -> list[str]:
+        """The names a page consists of, its locator among them; of a bad one all that share its prefix."""
+        prefix, key = parse_name(artifact.path.name).prefix, artifact.detail.get("cache_key")
+        if prefix is None:
+            return []
+        if isinstance(key, str):
+            pair = [layout.receipt_name(prefix, key), layout.artifact_name(prefix, key)]
+        else:
+            pair = pair_names(self._names(), prefix)
+        return [layout.locator_name(prefix), *pair]
+
+    def _group(self, prefix: str, names: list[str]) -> Iterator[Artifact | None]:
+        locator: Locator | None = None
+        if layout.locator_name(prefix) in names:
+            page, locator = self._page(prefix, names)
+            if page is not None:
+                yield page
+                if locator is None:
+                    return  # nobody can say which of the files a bad locator means
+        for key in {parse_name(text).key for text in names}:
+            if key is not None and (locator is None or key != locator.key):
+                yield self._orphan(prefix, key)
+
+    def _page(self, prefix: str, names: Iterable[str] | None) -> tuple[Artifact | None, Locator | None]:
+        """The page and what its locator says; without a sound locator all of the prefix's files are it."""
+        name = layout.locator_name(prefix)
+        try:
+            looked = look_at_document(self._root.place, name)
+        except HwctlError as exc:
+            return self._bad_page(prefix, names, State.UNREADABLE, exc.message), None
+        if looked.absent:
+            return None, None
+        locator = () if looked.data is None else judge_locator(looked.data, prefix, None)
+        findings = (*looked.findings, *(locator if isinstance(locator, tuple) else ()))
+        if findings or isinstance(locator, tuple):
+            reason = f"{findings[0].code}: its locator {findings[0].message}"
+            return self._bad_page(prefix, names, State.DAMAGED, reason), None
+        pair = (layout.receipt_name(prefix, locator.key), layout.artifact_name(prefix, locator.key))
+        stats = self._stats((name, *pair))
+        absent = " and ".join(text for text in pair if text not in stats)
+        state, missing = (State.INCOMPLETE, f"{absent} missing") if absent else (State.READY, None)
+        return self._artifact(prefix, name, state, stats, missing, _detail(locator)), locator
+
+    def _bad_page(
+        self, prefix: str, names: Iterable[str] | None, state: State, reason: str
+    ) -> Artifact | None:
+        if names is None:
+            names = self._names()
+        files = pair_names(names, prefix)
+        name = layout.locator_name(prefix)
+        return self._artifact(prefix, name, state, self._stats((name, *files)), reason, {"prefix": prefix})
+
+    def _orphan(self, prefix: str, key: str) -> Artifact | None:
+        artifact, receipt = layout.artifact_name(prefix, key), layout.receipt_name(prefix, key)
+        stats = self._stats((artifact, receipt))
+        name = artifact if artifact in stats else receipt
+        detail = {"prefix": prefix, "cache_key": key}
+        return self._artifact(f"{prefix}.{key}", name, State.ORPHAN, stats, "no locator names it", detail)
+
+    def _artifact(
+        self,
+        key: str,
+        name: str,
+        state: State,
+        stats: _Stats,
+        reason: str | None,
+        detail: Mapping[str, object],
+    ) -> Artifact | None:
+        st = stats.get(name)
+        if st is None:
+            return None  # it went while it was looked at
+        payload = {
+            text: one for text, one in stats.items() if text.endswith(".safetensors") and _regular(one)
+        }
+        made = min((one.st_mtime_ns for one in payload.values()), default=st.st_mtime_ns)
+        return Artifact(
+            Family.PAGEWEIGHTS,
+            self._root.path,
+            key,
+            self._root.path / name,
+            state,
+            bytes=sum(one.st_size for one in payload.values()),
+            allocated=sum(
+                blocks for _, blocks in {(inode_of(s), s.st_blocks * _BLOCK) for s in stats.values()}
+            ),
+            files=len(stats),
+            created=made,
+            last_used=None if state is State.ORPHAN else st.st_mtime_ns,
+            leases=self._holders(key[: layout.DIGEST_LENGTH]),
+            inode=inode_of(st),
+            owner_uid=st.st_uid,
+            reason=reason,
+            detail=detail,
+        )
+
+    def _holders(self, prefix: str) -> Holders:
+        if self._locks is None or (st := self._stat(layout.lock_name(prefix))) is None:
+            return Holders()
+        held = self._locks.entries(inode_of(st))
+        exclusive = sum(entry.mode is Mode.EXCLUSIVE for entry in held)
+        pids = tuple(sorted({entry.pid for entry in held if entry.pid > 0}))
+        return Holders(len(held) - exclusive, exclusive, pids)
+
+    def _names(self) -> list[str]:
+        try:
+            return os.listdir(self._root.fd)
+        except OSError as exc:
+            raise from_os_error(exc, f"cannot list {self._root.path}", self._root.path) from exc
+
+    def _stats(self, names: Iterable[str]) -> dict[str, os.stat_result]:
+        """Of those that are there, links not followed."""
+        return {name: st for name in names if (st := self._stat(name)) is not None}
+
+    def _stat(self, name: str) -> os.stat_result | None:
+        try:
+            return os.stat(name, dir_fd=self._root.fd, follow_symlinks=False)
+        except FileNotFoundError:
+            return None
+        except OSError as exc:
+            raise from_os_error(exc, f"cannot look at {name}", self._root.path / name) from exc
+
+
+def pair_names(names: Iterable[str], prefix: str) -> list[str]:
+    """The receipts and artifacts of a prefix, whatever their keys."""
+    parsed = ((text, parse_name(text)) for text in names)
+    return [
+        text for text, name in parsed if name.prefix == prefix and name.kind in (Kind.RECEIPT, Kind.ARTIFACT)
+    ]
+
+
+def _regular(st: os.stat_result) -> bool:
+    return stat.S_ISREG(st.st_mode)
+
+
+def _detail(locator: Locator) -> dict[str, object]:
+    """A page's own facts, as inspect shows them."""
+    authority = locator.authority
+    return {
+        "prefix": authority.prefix,
+        "cache_key": locator.key,
+        "page_id": authority.page_id,
+        "dtype": authority.dtype,
+        "source_sha256": authority.source_sha256,
+        "source_bytes": authority.source_bytes,
+        "source_identity": list(authority.source_identity),
+        "source_format_revision": authority.source_format_revision,
+    }
