@@ -13,18 +13,19 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from hwctl import __version__
 from hwctl.cli import environment, exits
 from hwctl.cli.document import dumps, pieces, time_text
 from hwctl.cli.escape import escape
-from hwctl.cli.metrics import Gauge, of_run
-from hwctl.cli.metrics import write as write_metrics
 from hwctl.cli.output import Colors, Output, Piece
 from hwctl.cli.progress import Progress
 from hwctl.cli.signals import Interrupted
 from hwctl.errors import HwctlError, Refused, Status, Usage, worst
+
+if TYPE_CHECKING:
+    from hwctl.cli.metrics import Gauge
 
 
 class Answer:
@@ -195,9 +196,11 @@ class Answer:
 
     def _write_metrics(self, path: Path) -> None:
         """Also when the run failed; that this failed as well is one more failure of the run."""
+        from hwctl.cli.metrics import of_run, write
+
         own = of_run(self.verb, self._number(), time.monotonic() - self._clock)
         try:
-            write_metrics(path, [*own, *self.gauges])
+            write(path, [*own, *self.gauges])
         except HwctlError as exc:
             self.fail(exc)
 

@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-import os
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from hwctl.cli import metrics as metrics_file
-from hwctl.cli import params, units, wishes
+from hwctl.cli import params, units
 from hwctl.cli.answer import Answer
-from hwctl.cli.document import missing_fields
-from hwctl.cli.exits import error_object
-from hwctl.cli.verdicts import Tally
-from hwctl.core import verify as core
-from hwctl.core.verify import Selection, Subject
-from hwctl.errors import HwctlError, NotFound, Usage
-from hwctl.fs.locks import Deadline
-from hwctl.stores import locate
-from hwctl.stores.base import CheckOptions, Family, Level, State
+from hwctl.errors import Usage
+from hwctl.stores.base import Level
 
 EXAMPLES = """
   hwctl verify /srv/weights  every artifact of a store, every byte
@@ -34,9 +22,6 @@ EXAMPLES = """
 _Paths = Annotated[
     list[Path] | None,
     typer.Argument(metavar="PATH", parser=units.path, help="Stores or artifacts.", show_default=False),
-]
-_Level = Annotated[
-    Level, typer.Option("--level", help="How deep to look; each level includes the ones before.")
 ]
 _PathsFrom = Annotated[
     str | None,
@@ -51,19 +36,78 @@ _PathsFrom = Annotated[
 _Null = Annotated[bool, typer.Option("-0", "--null", help="PATHs in FILE end with a NUL, not a newline.")]
 
 
+_Identity = Annotated[
+    Path | None,
+    typer.Option(
+        "--identity",
+        metavar="FILE",
+        parser=units.path,
+        show_default=False,
+        help="In the host weight store PATH: the artifact of this identity.",
+    ),
+]
+_Authority = Annotated[
+    Path | None,
+    typer.Option(
+        "--authority",
+        metavar="FILE",
+        parser=units.path,
+        show_default=False,
+        help="In the page cache PATH: the page of this authority.",
+    ),
+]
+_Source = Annotated[
+    Path | None,
+    typer.Option(
+        "--source",
+        metavar="OBJECT",
+        parser=units.path,
+        show_default=False,
+        help="In the page cache PATH: the pages made from this source object.",
+    ),
+]
+_For = Annotated[
+    Path | None,
+    typer.Option(
+        "--for",
+        metavar="CHECKPOINT",
+        parser=units.path,
+        show_default=False,
+        help="The kt-int8 tree PATH must fit this model.",
+    ),
+]
+_Numa = Annotated[
+    int | None,
+    typer.Option(
+        "--numa", metavar="N", parser=units.count, show_default=False, help="Parts it must have, with --for."
+    ),
+]
+_Expect = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--expect",
+        metavar="KEY=VALUE",
+        parser=units.word,
+        show_default=False,
+        help="The kt-int8 tree PATH must have layers=RANGE, numa=N, experts=N, hidden=N or intermediate=N;"
+        " repeatable.",
+    ),
+]
+
+
 def register(app: typer.Typer) -> None:
     app.command("verify", epilog=EXAMPLES)(verify)
 
 
 def verify(
     paths: _Paths = None,
-    level: _Level = Level.FULL,
-    identity: wishes.Identity = None,
-    authority: wishes.Authority = None,
-    source: wishes.Source = None,
-    checkpoint: wishes.For = None,
-    numa: wishes.Numa = None,
-    expect: wishes.Expect = None,
+    level: params.LevelOption = Level.FULL,
+    identity: _Identity = None,
+    authority: _Authority = None,
+    source: _Source = None,
+    checkpoint: _For = None,
+    numa: _Numa = None,
+    expect: _Expect = None,
     paths_from: _PathsFrom = None,
     null: _Null = False,
     jobs: params.Jobs = None,
@@ -83,12 +127,16 @@ def verify(
     its artifacts; what is being built, set aside or no artifact is passed over. --wait waits for locks, and
     for an artifact that was named to become ready.
     """
-    wished = wishes.Wishes(identity, authority, source, checkpoint, numa, tuple(expect or ()))
-    wished.require_sense()
     if null and paths_from is None:
         raise Usage("-0 belongs to --paths-from")
     if not paths and paths_from is None:
         raise Usage("missing PATH")
+    from hwctl.cli import verifying
+    from hwctl.cli.metrics import destination
+    from hwctl.cli.wishes import Wishes
+
+    wishes = Wishes(identity, authority, source, checkpoint, numa, tuple(expect or ()))
+    wishes.require_sense()
     with Answer(
         "verify",
         json=json,
@@ -96,64 +144,10 @@ def verify(
         verbose=verbose,
         color=color,
         reads_only=True,
-        metrics=metrics_file.destination(metrics, "verify"),
+        metrics=destination(metrics, "verify"),
     ) as answer:
-        named = [*(paths or ()), *_listed(paths_from, null)]
-        selection = _select(answer, named, family, wished)
-        options = CheckOptions(
-            jobs=params.default_jobs(jobs),
-            rate=rate,
-            deadline=Deadline.never() if timeout is None else Deadline.after(timeout),
-            wait=Deadline.now() if wait is None else Deadline.after(wait),
-        )
-        _check(answer, selection, level, options)
+        named = [*(paths or ()), *verifying.listed(paths_from, null)]
+        selection = verifying.select(answer, named, family, wishes)
+        options = verifying.options(jobs, wait, timeout, rate)
+        verifying.check(answer, selection, level, options)
     return answer.exit_status
-
-
-def _listed(source: str | None, null: bool) -> list[Path]:
-    """The paths in a list, as bytes: names need not be UTF-8. Empty lines are passed over."""
-    if source is None:
-        return []
-    try:
-        if source == "-":
-            with os.fdopen(os.dup(0), "rb") as file:
-                data = file.read()
-        else:
-            data = Path(source).read_bytes()
-    except OSError as exc:
-        raise Usage(f"cannot read the list of paths {source}: {exc.strerror or exc}") from exc
-    return [Path(os.fsdecode(name)) for name in data.split(b"\0" if null else b"\n") if name]
-
-
-def _select(answer: Answer, paths: Sequence[Path], family: Family | None, wished: wishes.Wishes) -> Selection:
-    """What the paths and wishes mean; a path that leads nowhere is a failure and does not stop the others."""
-    subjects: list[Subject] = []
-    skipped = Counter[State]()
-    for path in paths:
-        try:
-            match = locate.locate(path, family)
-            store = locate.open_store(match)
-            if wished.any:
-                subjects += wished.subjects(match, store)
-            elif (artifact := locate.entry(store, match)) is not None:
-                subjects.append(Subject(store, artifact))
-            else:
-                found, others = core.whole(store)
-                subjects += found
-                skipped += others
-        except HwctlError as exc:
-            if isinstance(exc, Usage):
-                raise
-            answer.fail(exc)
-            state = State.ABSENT if isinstance(exc, NotFound) else State.UNREADABLE
-            answer.result({**missing_fields(path, state), "valid": None, "error": error_object(exc)})
-    return core.select(subjects, skipped)
-
-
-def _check(answer: Answer, selection: Selection, level: Level, options: CheckOptions) -> None:
-    tally = Tally(answer, level, selection.skipped)
-    total = sum(subject.artifact.bytes for subject in selection.subjects) if level is Level.FULL else None
-    with answer.progress("verify", total) as progress:
-        for verdict in core.verify(selection.subjects, level, replace(options, advance=progress.advance)):
-            tally.add(verdict)
-    tally.close()

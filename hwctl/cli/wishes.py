@@ -1,11 +1,10 @@
-"""What must be there, as options of verify name it: an identity, an authority, a source, a model's shape."""
+"""What must be there, as the options of verify name it: an identity, an authority, a source, a shape."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
@@ -16,64 +15,6 @@ from hwctl.errors import Usage
 from hwctl.stores import locate
 from hwctl.stores.base import Family, Match, Store
 from hwctl.stores.ktint8.expect import Expectation
-
-Identity = Annotated[
-    Path | None,
-    typer.Option(
-        "--identity",
-        metavar="FILE",
-        parser=units.path,
-        show_default=False,
-        help="In the host weight store PATH: the artifact of this identity.",
-    ),
-]
-Authority = Annotated[
-    Path | None,
-    typer.Option(
-        "--authority",
-        metavar="FILE",
-        parser=units.path,
-        show_default=False,
-        help="In the page cache PATH: the page of this authority.",
-    ),
-]
-Source = Annotated[
-    Path | None,
-    typer.Option(
-        "--source",
-        metavar="OBJECT",
-        parser=units.path,
-        show_default=False,
-        help="In the page cache PATH: the pages made from this source object.",
-    ),
-]
-For = Annotated[
-    Path | None,
-    typer.Option(
-        "--for",
-        metavar="CHECKPOINT",
-        parser=units.path,
-        show_default=False,
-        help="The kt-int8 tree PATH must fit this model.",
-    ),
-]
-Numa = Annotated[
-    int | None,
-    typer.Option(
-        "--numa", metavar="N", parser=units.count, show_default=False, help="Parts it must have, with --for."
-    ),
-]
-Expect = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--expect",
-        metavar="KEY=VALUE",
-        parser=units.word,
-        show_default=False,
-        help="The kt-int8 tree PATH must have layers=RANGE, numa=N, experts=N, hidden=N or intermediate=N;"
-        " repeatable.",
-    ),
-]
 
 _SHAPE = {"numa": "parts", "experts": "experts", "hidden": "hidden", "intermediate": "intermediate"}
 

@@ -11,11 +11,11 @@ import stat
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 from hwctl.core.hazards import hazards
+from hwctl.core.order import Sort
 from hwctl.errors import Finding, HwctlError, from_os_error
 from hwctl.fs import numa, space
 from hwctl.fs.mounts import Mount, mount_of, storage_class
@@ -26,12 +26,6 @@ from hwctl.weights.safetensors_file import Header, TensorEntry, read_header
 _MAY_BE_STALE = frozenset({State.STAGING, State.TEMPORARY, State.CONSUMING, State.ORPHAN})
 DAMAGED_STATES = frozenset({State.DAMAGED, State.INCOMPLETE, State.DENIED})
 """States for which verify would answer "damaged"."""
-
-
-class Sort(StrEnum):
-    KEY = "key"
-    SIZE = "size"
-    USED = "used"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,91 @@
+"""How ``hwctl inspect`` goes about it: from paths, or the default roots, to what is shown of them."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from hwctl.cli import environment, views
+from hwctl.cli.answer import Answer
+from hwctl.cli.document import missing_fields
+from hwctl.cli.exits import error_object
+from hwctl.cli.views import Report
+from hwctl.core import inspect as core
+from hwctl.core.order import Sort
+from hwctl.errors import HwctlError, NotFound
+from hwctl.stores import locate
+from hwctl.stores.base import Family, Match, State
+
+SHARED_MEMORY = Path("/dev/shm")
+
+
+def report(
+    answer: Answer, states: Iterable[State], match: Iterable[str], sort: Sort, *, manifest: bool
+) -> Report:
+    selection = core.Selection(frozenset(states), tuple(match), sort)
+    return Report(answer, selection, manifest=manifest)
+
+
+def show(answer: Answer, report: Report, paths: Sequence[Path], family: Family | None) -> None:
+    """Show what the paths name, else HWCTL_ROOTS, else /dev/shm and the stores in it."""
+    named = [*(paths or environment.roots())]
+    if named:
+        _named(answer, report, named, family)
+    else:
+        for found in sorted(locate.discover(SHARED_MEMORY, family), key=_order):
+            report.store(core.view(locate.open_store(found)))
+    report.close()
+
+
+def _named(answer: Answer, report: Report, paths: Sequence[Path], family: Family | None) -> None:
+    """Show what the paths name, sorted by family and store, whatever order they were given in."""
+    found: dict[tuple[Family, Path, Path], Match] = {}
+    for path in paths:
+        try:
+            match = locate.locate(path, family)
+        except NotFound as exc:
+            if family is None and _is_file(path):
+                report.file(core.file_view(path))
+            else:
+                _missing(answer, path, exc)
+        except HwctlError as exc:
+            _missing(answer, path, exc)
+        else:
+            found[match.family, match.root, match.path] = match
+    for match in sorted(found.values(), key=_order):
+        try:
+            _show(report, match)
+        except HwctlError as exc:
+            _missing(answer, match.path, exc)
+
+
+def _show(report: Report, match: Match) -> None:
+    store = locate.open_store(match)
+    artifact = locate.entry(store, match)
+    if artifact is None:
+        report.store(core.view(store))
+    elif artifact.state is State.ABSENT:
+        raise NotFound("is absent", path=match.path)
+    else:
+        report.entry(store, core.row_of(store, artifact))
+
+
+def _missing(answer: Answer, path: Path, error: HwctlError) -> None:
+    """A PATH that cannot be shown is a row all the same, and its status is the run's."""
+    answer.fail(error)
+    state = State.ABSENT if isinstance(error, NotFound) else State.UNREADABLE
+    answer.result({**missing_fields(path, state), "error": error_object(error)})
+    answer.record(*views.missing_record(path, state, error.message), problem=True)
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return stat.S_ISREG(os.lstat(path).st_mode)
+    except OSError:
+        return False
+
+
+def _order(match: Match) -> tuple[str, str, str]:
+    return (match.family.value, str(match.root), match.key or "")

@@ -1,0 +1,80 @@
+"""How ``hwctl verify`` goes about it: from paths and wishes to subjects, from subjects to verdicts."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from hwctl.cli import params
+from hwctl.cli.answer import Answer
+from hwctl.cli.document import missing_fields
+from hwctl.cli.exits import error_object
+from hwctl.cli.verdicts import Tally
+from hwctl.cli.wishes import Wishes
+from hwctl.core import verify as core
+from hwctl.core.verify import Selection, Subject
+from hwctl.errors import HwctlError, NotFound, Usage
+from hwctl.fs.locks import Deadline
+from hwctl.stores import locate
+from hwctl.stores.base import CheckOptions, Family, Level, State
+
+
+def listed(source: str | None, null: bool) -> list[Path]:
+    """The paths in a list, as bytes: names need not be UTF-8. Empty lines are passed over."""
+    if source is None:
+        return []
+    try:
+        if source == "-":
+            with os.fdopen(os.dup(0), "rb") as file:
+                data = file.read()
+        else:
+            data = Path(source).read_bytes()
+    except OSError as exc:
+        raise Usage(f"cannot read the list of paths {source}: {exc.strerror or exc}") from exc
+    return [Path(os.fsdecode(name)) for name in data.split(b"\0" if null else b"\n") if name]
+
+
+def select(answer: Answer, paths: Sequence[Path], family: Family | None, wishes: Wishes) -> Selection:
+    """What the paths and wishes mean; a path that leads nowhere is a failure and does not stop the others."""
+    subjects: list[Subject] = []
+    skipped = Counter[State]()
+    for path in paths:
+        try:
+            match = locate.locate(path, family)
+            store = locate.open_store(match)
+            if wishes.any:
+                subjects += wishes.subjects(match, store)
+            elif (artifact := locate.entry(store, match)) is not None:
+                subjects.append(Subject(store, artifact))
+            else:
+                found, others = core.whole(store)
+                subjects += found
+                skipped += others
+        except HwctlError as exc:
+            if isinstance(exc, Usage):
+                raise
+            answer.fail(exc)
+            state = State.ABSENT if isinstance(exc, NotFound) else State.UNREADABLE
+            answer.result({**missing_fields(path, state), "valid": None, "error": error_object(exc)})
+    return core.select(subjects, skipped)
+
+
+def options(jobs: int | None, wait: float | None, timeout: float | None, rate: int | None) -> CheckOptions:
+    return CheckOptions(
+        jobs=params.default_jobs(jobs),
+        rate=rate,
+        deadline=Deadline.never() if timeout is None else Deadline.after(timeout),
+        wait=Deadline.now() if wait is None else Deadline.after(wait),
+    )
+
+
+def check(answer: Answer, selection: Selection, level: Level, options: CheckOptions) -> None:
+    tally = Tally(answer, level, selection.skipped)
+    total = sum(subject.artifact.bytes for subject in selection.subjects) if level is Level.FULL else None
+    with answer.progress("verify", total) as progress:
+        for verdict in core.verify(selection.subjects, level, replace(options, advance=progress.advance)):
+            tally.add(verdict)
+    tally.close()
