@@ -7,14 +7,14 @@ whether it is dead ``staleness``; removal is ``deletion`` and ``fs.remove``, qua
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 
 from hwctl.errors import IoFailed, NotFound, Refused, from_os_error
 from hwctl.fs.locks import Deadline, Mode, acquire_dir
 from hwctl.fs.openfiles import OpenFiles
-from hwctl.fs.paths import opened_dir
+from hwctl.fs.paths import opened_dir, read_document
 from hwctl.fs.remove import remove_tree
 from hwctl.stores.base import (
     Artifact,
@@ -29,7 +29,7 @@ from hwctl.stores.base import (
     StalePolicy,
     State,
 )
-from hwctl.stores.ktint8 import aside, checks, roots, staleness
+from hwctl.stores.ktint8 import aside, checks, json_text, layout, roots, staleness
 from hwctl.stores.ktint8.deletion import remove_listed
 from hwctl.stores.ktint8.roots import Kind
 from hwctl.stores.ktint8.survey import Survey
@@ -79,6 +79,19 @@ class KtInt8Store:
 
     def size(self) -> int:
         return sum(artifact.bytes for artifact in self.scan() if artifact.state is not State.FOREIGN)
+
+    def budget(self) -> None:
+        """Nothing limits a base but the room there is."""
+
+    def documents(self, artifact: Artifact) -> Mapping[str, bytes]:
+        """Manifest, lease or note of an entry, whichever are there."""
+        found: dict[str, bytes] = {}
+        names = (layout.EPHEMERAL_MANIFEST, layout.PERSISTENT_MANIFEST, layout.LEASE, layout.NOTE)
+        with suppress(OSError), opened_dir(artifact.path) as root_fd:
+            for name in names:
+                with suppress(OSError):
+                    found[name] = read_document(name, dir_fd=root_fd, limit=json_text.SIZE_LIMIT).data
+        return found
 
     def scan(self) -> Iterator[Artifact]:
         return Survey(self._root).entries()
