@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from hwctl.errors import Finding, NotFound, Unsupported, from_os_error
+from hwctl.errors import Damaged, Finding, NotFound, Unsupported, from_os_error
 from hwctl.fs.locks import Mode, acquire_dir
 from hwctl.fs.pace import Pacer
 from hwctl.fs.paths import open_dir
@@ -155,10 +155,10 @@ class _Check:
             self.checked_bytes += read.batch.size
             options.advance(read.batch.size)
             yield from read.findings
-            yield from _wrong_digests(read, known.get(read.batch.layer, ()), plan)
+            yield from wrong_digests(read, known.get(read.batch.layer, ()), plan)
 
 
-def _wrong_digests(read: content.ReadBatch, known: tuple[bytes | None, ...], plan: Plan) -> Iterator[Finding]:
+def wrong_digests(read: content.ReadBatch, known: tuple[bytes | None, ...], plan: Plan) -> Iterator[Finding]:
     if not known:
         return
     folder = f"{layout.layer_dir(read.batch.layer)}/{layout.part_dir(read.batch.part)}"
@@ -197,3 +197,11 @@ def require_known_schema(read: ReadManifest) -> None:
     for finding in read.parsed.findings:
         if finding.code == SCHEMA_UNKNOWN:
             raise Unsupported(f"{finding.file}: {finding.message}")
+
+
+def unsound(path: Path, findings: Sequence[Finding]) -> Damaged:
+    """A tree that cannot be used for what was asked, with all that is wrong with it."""
+    first = findings[0]
+    where = f"{first.file}: " if first.file else ""
+    more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
+    return Damaged(f"{path}: {where}{first.message}{more}", findings, path=path)

@@ -105,14 +105,18 @@ def _rmdir(dir_fd: int, name: str, tally: Tally) -> None:
     tally.gone(st)
 
 
-def remove_listed(base_fd: int, name: str, inode: Inode | None, *, ephemeral: bool) -> Removed:
+def remove_listed(
+    base_fd: int, name: str, inode: Inode | None, *, ephemeral: bool, open_files: OpenFiles | None = None
+) -> Removed:
     """Remove a finished tree: what its manifest lists, the manifest, the root.
+
+    ``open_files`` tells which of the freed bytes are still held by somebody.
 
     Raises Refused when the manifest cannot be understood, since then nothing says what is ours; a root that
     is empty goes all the same. Where strangers' files lie, they stay with the manifest, whose layers are
     then marked as being consumed.
     """
-    tally = Tally(OpenFiles.read())
+    tally = Tally(open_files)
     try:
         with opened_dir(name, dir_fd=base_fd) as root_fd:
             if inode is not None and inode_of(os.fstat(root_fd)) != inode:
@@ -157,3 +161,8 @@ def rewrite(root_fd: int, document: str, data: bytes) -> None:
         replace_document(root_fd, document, data, mode=mode)
     except OSError as exc:
         raise from_os_error(exc, "cannot rewrite the manifest", document) from exc
+
+
+def restore(root_fd: int, document: str, data: bytes) -> None:
+    """Put a manifest back that was unlinked a moment ago."""
+    replace_document(root_fd, document, data, mode=stat.S_IRUSR | stat.S_IWUSR)

@@ -31,24 +31,16 @@ def plan_of(root_fd: int, expected: Expectation) -> tuple[Plan | None, list[Find
     """What the root should hold, from what is there and what was asked for; None if nothing can be told."""
     entries = list_dir(root_fd)
     layers = tuple(sorted(n for name in entries if (n := layout.parse_layer_dir(name)) is not None))
-    findings = [
-        Finding("layer-unfinished", "the layer was never finished", name)
-        for name in sorted(entries)
-        if layout.parse_partial_layer_dir(name) is not None
-    ]
     if not layers:
-        return None, [*findings, Finding("no-layers", "the staging root holds no finished layer")]
+        return None, [Finding("no-layers", "the staging root holds no finished layer")]
     geometry = _geometry(root_fd, layers)
     if geometry is None:
         words = "no geometry fits the names and sizes of its files"
-        return None, [*findings, Finding("no-geometry", words, layout.layer_dir(layers[0]))]
+        return None, [Finding("no-geometry", words, layout.layer_dir(layers[0]))]
     if fault := layout.shape_fault(geometry):
-        return None, [*findings, Finding("shape-rule", fault)]
-    findings += expect.judge(expected, geometry, layers)
-    documents = frozenset(
-        {layout.LEASE, *(n for n in entries if layout.parse_partial_layer_dir(n) is not None)}
-    )
-    return Plan(geometry, expected.layers or layers, documents=documents), findings
+        return None, [Finding("shape-rule", fault)]
+    plan = Plan(geometry, expected.layers or layers, documents=frozenset({layout.LEASE}))
+    return plan, expect.judge(expected, geometry, layers)
 
 
 def _geometry(root_fd: int, layers: tuple[int, ...]) -> Geometry | None:

@@ -155,7 +155,8 @@ class KtInt8Store:
                 aside.drop_empty_quarantine(self._root)
                 return removed
             ephemeral = artifact.detail.get("kind") != Kind.PERSISTENT
-            return remove_listed(parent_fd, name, artifact.inode, ephemeral=ephemeral)
+            seen = OpenFiles.read()
+            return remove_listed(parent_fd, name, artifact.inode, ephemeral=ephemeral, open_files=seen)
 
     def sweep(self, deadline: Deadline) -> AbstractContextManager[None]:
         """Evictions of this family need no common lock: each tree has its own."""

@@ -73,10 +73,12 @@ def judge_tree(root_fd: int, plan: Plan) -> Iterator[Finding]:
     for layer in sorted((*plan.whole, *plan.partial)):
         name = layout.layer_dir(layer)
         if name in entries and stat.S_ISDIR(entries[name].st_mode):
-            yield from _judge_layer(root_fd, layer, plan, owner, exact=layer in plan.whole)
+            yield from judge_layer(root_fd, layer, plan)
 
 
-def _judge_layer(root_fd: int, layer: int, plan: Plan, owner: int, *, exact: bool) -> Iterator[Finding]:
+def judge_layer(root_fd: int, layer: int, plan: Plan) -> Iterator[Finding]:
+    """The same for one layer's folder, which must be there."""
+    owner, exact = os.fstat(root_fd).st_uid, layer in plan.whole
     parts = {layout.part_dir(part) for part in range(plan.geometry.parts)}
     files = {name: file.size for name, file in layout.part_files(plan.geometry).items()}
     folder = layout.layer_dir(layer)
@@ -162,6 +164,8 @@ def _unknown(path: str, st: os.stat_result) -> Finding:
     pid = layout.temporary_pid(name)
     if pid is not None:
         return Finding("leftover-temporary", f"is a temporary that process {pid} left", path)
+    if layout.parse_partial_layer_dir(path) is not None:
+        return Finding("layer-unfinished", "the layer was never finished", path)
     return Finding("extra-entry", f"is a {kind_of(st.st_mode)} that does not belong here", path)
 
 

@@ -1,0 +1,155 @@
+"""Finishing a staging tree that somebody else wrote: kt-kernel's converter, or a process that is no more.
+
+Owns the questions before such a tree may be published: is it ours to take, is it whole, are its bytes what
+they must be. Everything is read and judged under the lock on the root, and until the very end not a byte of
+it is changed, so that after a refusal it can be repaired and published, or reclaimed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hwctl.errors import Damaged, Finding, NotFound, Refused, Usage, from_os_error
+from hwctl.fs.liveness import OpenFiles, Process
+from hwctl.fs.locks import Deadline, Mode, acquire_dir
+from hwctl.fs.paths import open_dir, opened_dir
+from hwctl.fs.walk import inode_of
+from hwctl.stores.base import Advance, Artifact, Death, Family, StalePolicy, State, silent
+from hwctl.stores.ktint8 import content, layout, manifest_text, staged, staleness
+from hwctl.stores.ktint8.checks import unsound
+from hwctl.stores.ktint8.documents import ReadLease, read_lease
+from hwctl.stores.ktint8.expect import Expectation
+from hwctl.stores.ktint8.manifest import Schema
+from hwctl.stores.ktint8.publish import Published, publish, require_free
+from hwctl.stores.ktint8.staging import layer_digest
+from hwctl.stores.ktint8.tree import Plan, judge_root, judge_tree
+
+
+@dataclass(frozen=True, slots=True)
+class Adoption:
+    """How a foreign staging tree may be taken: ``dead_producers`` says that one whose producer is proven
+    dead, or that nobody speaks for, is wanted too; without it only the caller's own."""
+
+    expected: Expectation = field(default_factory=Expectation)
+    dead_producers: bool = False
+    workers: int = 1
+    wait: Deadline | None = None
+    advance: Advance = silent
+
+
+def publish_staging(path: Path, run_id: str, adoption: Adoption) -> Published:
+    """Check the staging tree at ``path`` whole and publish it as the ready root of its run.
+
+    Raises Busy while its producer holds the lock, Refused when it is not ours or the ready name is taken,
+    Damaged with every finding when it is not whole; the tree is as it was then.
+    """
+    layout.require_run_id(run_id)
+    if path.name != layout.staging_name(run_id):
+        raise Usage(f"the staging root of run {run_id} is named {layout.staging_name(run_id)}", path=path)
+    final = path.with_name(layout.ready_name(run_id))
+    with _opened(path, adoption.wait or Deadline.now()) as (base_fd, root_fd):
+        lease = read_lease(root_fd, run_id)
+        _require_ours(path, root_fd, run_id, lease, adoption)
+        plan = _whole(path, root_fd, lease, adoption.expected)
+        require_free(base_fd, final.name, final)
+        digests = _digests(path, root_fd, plan, lease, adoption)
+        texts = {
+            layer: manifest_text.layer_text(plan.geometry, layer, digests[layer]) for layer in plan.whole
+        }
+        source = lease.lease.progress.source if lease.lease and lease.lease.progress else None
+        origin = manifest_text.Origin(run_id, os.geteuid(), Process.current(), source)
+        data = manifest_text.ephemeral_text(plan.geometry, texts, origin)
+        return publish(base_fd, root_fd, path.name, final, Schema.EPHEMERAL, data)
+
+
+@contextmanager
+def _opened(path: Path, wait: Deadline) -> Iterator[tuple[int, int]]:
+    """(base, root) of a staging root that is the caller's own, with its lock held."""
+    try:
+        with opened_dir(path.parent) as base_fd:
+            faults = judge_root(os.stat(path.name, dir_fd=base_fd, follow_symlinks=False), os.geteuid())
+            if faults:
+                raise Refused(faults[0].message, path=path)
+            root_fd = open_dir(path.name, dir_fd=base_fd)
+            try:
+                with acquire_dir(root_fd, Mode.EXCLUSIVE, wait):
+                    named = os.stat(path.name, dir_fd=base_fd, follow_symlinks=False)
+                    if inode_of(named) != inode_of(os.fstat(root_fd)):
+                        raise NotFound("was published or removed meanwhile", path=path)
+                    yield base_fd, root_fd
+            finally:
+                os.close(root_fd)
+    except FileNotFoundError as exc:
+        raise NotFound("is absent", path=path) from exc
+    except OSError as exc:
+        raise from_os_error(exc, "cannot publish it", path) from exc
+
+
+def _require_ours(path: Path, root_fd: int, run_id: str, read: ReadLease, adoption: Adoption) -> None:
+    """The lease must name this very process, or somebody proven dead where the caller asked for that."""
+    if read.present and read.lease is None:
+        raise Damaged(f"{path}: {read.findings[0].message}", read.findings, path=path)
+    own = read.lease is not None and read.lease.producer_pid == os.getpid()
+    if own and read.lease is not None and read.lease.producer in (None, Process.current()):
+        return
+    if not adoption.dead_producers:
+        who = "no lease" if read.lease is None else f"the lease of process {read.lease.producer_pid}"
+        raise Refused(f"{path} has {who}; only this process's own is published unasked", path=path)
+    st = os.fstat(root_fd)
+    artifact = Artifact(
+        Family.KTINT8, path.parent, run_id, path, State.STAGING, inode=inode_of(st), owner_uid=st.st_uid
+    )
+    # Named by the caller: nobody has to wait for the grace time, and the name stands for --leaseless.
+    verdict = staleness.judge(artifact, StalePolicy(older_than=0, leaseless=True), OpenFiles.read)
+    if verdict.death is not Death.PROVEN:
+        raise Refused(f"{path} may still be in work: {'; '.join(verdict.evidence)}", path=path)
+
+
+def _whole(path: Path, root_fd: int, read: ReadLease, expected: Expectation) -> Plan:
+    """The plan that the tree fulfils exactly, by names, kinds, owners and sizes."""
+    plan, findings = staged.plan_of(root_fd, expected)
+    if plan is not None:
+        findings += judge_tree(root_fd, plan)
+    progress = read.lease.progress if read.lease is not None else None
+    if plan is not None and progress is not None:
+        # What hwctl was converting when it died: only what is on record is more than reserved room.
+        findings += [
+            Finding("layer-unfinished", "the layer is not on record as finished", layout.layer_dir(layer))
+            for layer in plan.whole
+            if layer not in progress.layers
+        ]
+    if findings or plan is None:
+        raise unsound(path, findings)
+    return plan
+
+
+def _digests(
+    path: Path, root_fd: int, plan: Plan, read: ReadLease, adoption: Adoption
+) -> dict[int, tuple[bytes, ...]]:
+    """Every byte read once: digests for the manifest, and the content rules."""
+    by_layer: dict[int, dict[int, bytes]] = {layer: {} for layer in plan.whole}
+    findings: list[Finding] = []
+    for batch in content.read_tree(
+        root_fd, plan.geometry, plan.whole, workers=adoption.workers, rules=content.rules_available()
+    ):
+        adoption.advance(batch.batch.size)
+        findings += batch.findings
+        by_layer[batch.batch.layer] |= batch.digests
+    if findings:
+        raise unsound(path, findings)
+    slots = range(plan.geometry.layer_files)
+    digests = {layer: tuple(found[slot] for slot in slots) for layer, found in by_layer.items()}
+    progress = read.lease.progress if read.lease is not None else None
+    recorded = progress.layers if progress is not None else {}
+    changed = [
+        Finding("digest-mismatch", "the layer is not as it was when it was finished", layout.layer_dir(layer))
+        for layer in digests
+        if layer in recorded and recorded[layer] != layer_digest(digests[layer])
+    ]
+    if changed:
+        raise unsound(path, changed)
+    return digests

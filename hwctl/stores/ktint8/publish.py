@@ -1,0 +1,104 @@
+"""Publishing a staged tree: one manifest, one rename, and nothing changed unless it succeeds.
+
+Owns the last steps, for a run's tree and for a persistent one alike. Everything that can be wrong with a
+tree was checked before. The lease goes last and comes back if the rename fails, so that at every moment the
+root says whose it is (section 8 of the format).
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from hwctl.errors import Refused, from_os_error
+from hwctl.fs.atomic import create_document, rename_noreplace, replace_document, sync_dir
+from hwctl.fs.paths import read_document
+from hwctl.fs.walk import inode_of
+from hwctl.stores.ktint8 import layout, lease
+from hwctl.stores.ktint8.manifest import Schema
+
+PRIVATE = 0o600
+READABLE = 0o644
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """Where the tree is now, and the SHA-256 of its manifest."""
+
+    path: Path
+    manifest_sha256: str
+
+
+def require_free(base_fd: int, name: str, path: Path) -> None:
+    """Refuse early when the name is taken by anything, a dangling link too; the rename has the last word."""
+    try:
+        os.stat(name, dir_fd=base_fd, follow_symlinks=False)
+    except FileNotFoundError:
+        return
+    except OSError as exc:
+        raise from_os_error(exc, "cannot look at the name to publish under", path) from exc
+    raise _taken(path)
+
+
+def _taken(path: Path) -> Refused:
+    return Refused(f"{path} exists already; nothing was published", path=path)
+
+
+def publish(base_fd: int, root_fd: int, staging: str, final: Path, schema: Schema, data: bytes) -> Published:
+    """Give the tree in ``root_fd``, named ``staging`` in the base, its manifest ``data`` and its final name.
+
+    Raises Refused when the name is taken, NoRoom or IoFailed; the root then is as it was, lease and all.
+    """
+    require_free(base_fd, final.name, final)
+    mode = PRIVATE if schema is Schema.EPHEMERAL else READABLE
+    document = schema.document
+    try:
+        kept = _read_lease(root_fd)
+        try:
+            replace_document(root_fd, document, data, mode=mode)
+            if kept is not None:
+                os.unlink(layout.LEASE, dir_fd=root_fd)
+            if schema is Schema.PERSISTENT:
+                os.fchmod(root_fd, 0o755)  # a store to be shared; its staging root was ours alone
+            sync_dir(root_fd)
+            rename_noreplace(base_fd, staging, base_fd, final.name)
+        except BaseException:
+            # A signal may come between the rename and its return: a published tree is not to be undone.
+            if not _is_named(base_fd, final.name, root_fd):
+                _undo(root_fd, document, kept)
+            raise
+        sync_dir(base_fd)
+    except OSError as exc:
+        if exc.errno in (errno.EEXIST, errno.ENOTEMPTY):
+            raise _taken(final) from exc
+        raise from_os_error(exc, "cannot publish the tree", final) from exc
+    return Published(final, hashlib.sha256(data).hexdigest())
+
+
+def _read_lease(root_fd: int) -> bytes | None:
+    try:
+        return read_document(layout.LEASE, dir_fd=root_fd, limit=lease.SIZE_LIMIT).data
+    except FileNotFoundError:
+        return None
+
+
+def _is_named(base_fd: int, name: str, root_fd: int) -> bool:
+    try:
+        named = os.stat(name, dir_fd=base_fd, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return inode_of(named) == inode_of(os.fstat(root_fd))
+
+
+def _undo(root_fd: int, document: str, kept: bytes | None) -> None:
+    """Take the manifest away and put the lease back, in this order: there may be room for one only."""
+    with suppress(FileNotFoundError):
+        os.unlink(document, dir_fd=root_fd)
+    if kept is not None:
+        with suppress(FileExistsError):
+            create_document(root_fd, layout.LEASE, kept, PRIVATE)
+    sync_dir(root_fd)

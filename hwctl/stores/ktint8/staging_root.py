@@ -1,0 +1,136 @@
+"""Making the staging root of a run, or taking up the one that a killed conversion left.
+
+Owns the first moments: the name, the lock, and whose root it is. A root that is there already is taken up
+only when its lock is free, its producer does not live, and it was staged from the same source for the same
+shape; whatever else it is, it is left alone and the caller told why.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+from hwctl.errors import Refused, from_os_error
+from hwctl.fs import space
+from hwctl.fs.liveness import Life
+from hwctl.fs.locks import Deadline, Held, Mode, acquire_dir
+from hwctl.fs.paths import open_dir
+from hwctl.fs.walk import Inode, inode_of
+from hwctl.stores.ktint8 import layout
+from hwctl.stores.ktint8.documents import read_lease
+from hwctl.stores.ktint8.producer import Producer, life_of
+from hwctl.stores.ktint8.staging import Order, Staging
+from hwctl.stores.ktint8.tree import judge_root
+
+
+def begin(base: Path, order: Order, deadline: Deadline, *, workers: int) -> Staging:
+    """A staging root for an order, locked, leased, its room reserved.
+
+    Waits until ``deadline`` for another process that is at work on the same run. Raises Busy, Refused when
+    the root is somebody else's or of another source, NoRoom, IoFailed; nothing of ours is left then.
+    """
+    name = layout.staging_name(layout.require_run_id(order.run_id))
+    path = base / name
+    with ExitStack() as undo:
+        base_fd = _open_base(base)
+        undo.callback(os.close, base_fd)
+        space.probe(base_fd)
+        root_fd, lock, made = _take(base_fd, name, path, deadline)
+        undo.callback(os.close, root_fd)
+        undo.callback(lock.release)
+        if made:
+            undo.callback(_drop_empty, base_fd, name)
+        recorded = {} if made else _resumable(root_fd, order, path)
+        staging = Staging(base_fd, root_fd, lock, order, path)
+        undo.pop_all()
+    try:
+        staging.prepare(recorded, workers)
+    except BaseException:
+        staging.close()
+        raise
+    return staging
+
+
+def _open_base(base: Path) -> int:
+    try:
+        return open_dir(base)
+    except OSError as exc:
+        raise from_os_error(exc, "cannot open the base", base) from exc
+
+
+def _drop_empty(base_fd: int, name: str) -> None:
+    with suppress(OSError):
+        os.rmdir(name, dir_fd=base_fd)
+
+
+def _take(base_fd: int, name: str, path: Path, deadline: Deadline) -> tuple[int, Held, bool]:
+    """The root's descriptor, its lock, and whether it was made just now."""
+    while True:
+        made = _make(base_fd, name, path)
+        root_fd = _open_root(base_fd, name, path)
+        if root_fd is None:
+            continue
+        try:
+            lock = acquire_dir(root_fd, Mode.EXCLUSIVE, deadline)
+            if _named(base_fd, name) == lock.inode:
+                return root_fd, lock, made
+            lock.release()
+        except BaseException:
+            os.close(root_fd)
+            raise
+        # Published or removed while we waited: begin again with what is there now.
+        os.close(root_fd)
+
+
+def _make(base_fd: int, name: str, path: Path) -> bool:
+    try:
+        os.mkdir(name, 0o700, dir_fd=base_fd)
+    except FileExistsError:
+        return False
+    except OSError as exc:
+        raise from_os_error(exc, "cannot make the staging root", path) from exc
+    return True
+
+
+def _open_root(base_fd: int, name: str, path: Path) -> int | None:
+    try:
+        faults = judge_root(os.stat(name, dir_fd=base_fd, follow_symlinks=False), os.geteuid())
+        if faults:
+            raise Refused(f"{path}: {faults[0].message}", path=path)
+        return open_dir(name, dir_fd=base_fd)
+    except FileNotFoundError:
+        return None
+    except OSError as exc:
+        raise from_os_error(exc, "cannot open the staging root", path) from exc
+
+
+def _named(base_fd: int, name: str) -> Inode | None:
+    try:
+        return inode_of(os.stat(name, dir_fd=base_fd, follow_symlinks=False))
+    except FileNotFoundError:
+        return None
+
+
+def _resumable(root_fd: int, order: Order, path: Path) -> Mapping[int, str]:
+    """The layers on record in a root that was there already, or Refused with the reason why it stays."""
+    if not os.listdir(root_fd):
+        return {}  # killed between mkdir and lease: the lock is ours now, and there is nothing to lose
+    found = read_lease(root_fd, order.run_id)
+    if found.lease is None:
+        raise _occupied(path, found.findings[0].message if found.findings else "it has no lease")
+    pid = found.lease.producer_pid
+    life, evidence = life_of(Producer(pid, found.written_ns, found.lease.producer))
+    if life is Life.ALIVE and pid != os.getpid():
+        raise _occupied(path, evidence)
+    progress = found.lease.progress
+    if progress is None:
+        raise _occupied(path, "hwctl did not stage it, --from would name it")
+    if progress.source != order.source or progress.geometry != order.geometry:
+        raise _occupied(path, "it is the rest of a conversion of another source or shape")
+    return progress.layers
+
+
+def _occupied(path: Path, why: str) -> Refused:
+    return Refused(f"{path} exists: {why}; reclaim it or choose another run id", path=path)
