@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from hwctl.weights.scratch import Scratch
+
 if TYPE_CHECKING:
     import torch
 
@@ -34,10 +36,9 @@ FIRST_INDIFFERENT = 0x0480
 class NotFinite(ValueError):
     """A NaN or an infinity among the weights. ``row`` and ``column`` count within the block given."""
 
-    def __init__(self, row: int, column: int, pattern: int) -> None:
-        self.row, self.column = row, column
-        self.what = "infinity" if pattern == NOT_FINITE else "NaN"
-        super().__init__(f"{self.what} at row {row}, column {column}")
+    def __init__(self, row: int, column: int, what: str) -> None:
+        self.row, self.column, self.what = row, column, what
+        super().__init__(f"{what} at row {row}, column {column}")
 
 
 @contextmanager
@@ -54,13 +55,10 @@ def one_thread() -> Iterator[None]:
 
 
 class Quantiser:
-    """Quantises blocks of rows, with buffers made once for up to ``elements`` of them. One per thread."""
+    """Quantises blocks of rows in buffers that it uses again. One per thread."""
 
-    def __init__(self, elements: int) -> None:
-        import torch
-
-        self._patterns = torch.empty(elements, dtype=torch.int16)
-        self._products = torch.empty(elements, dtype=torch.float32)
+    def __init__(self) -> None:
+        self._magnitudes, self._products = Scratch(), Scratch()
 
     def quantise(self, block: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor) -> None:
         """Quantise bf16 ``block`` [rows, k] into int8 ``codes`` [rows, k] and fp32 ``scales`` [rows].
@@ -72,7 +70,7 @@ class Quantiser:
 
         rows, columns = block.shape
         patterns = block.view(torch.int16)
-        magnitudes = self._patterns[: rows * columns].view(rows, columns)
+        magnitudes = self._magnitudes.tensor(torch.int16, rows, columns)
         torch.bitwise_and(patterns, MAGNITUDE, out=magnitudes)
         peaks = magnitudes.amax(1)
         lowest, highest = int(peaks.min()), int(peaks.max())
@@ -90,7 +88,7 @@ class Quantiser:
         if empty is not None:
             scales.masked_fill_(empty, 0.0)
             inverses.masked_fill_(empty, 0.0)
-        products = self._products[: rows * columns].view(rows, columns)
+        products = self._products.tensor(torch.float32, rows, columns)
         products.copy_(block)
         products.mul_(inverses.unsqueeze(1)).round_()
         codes.copy_(products)
@@ -107,4 +105,5 @@ def _flushed(patterns: torch.Tensor, magnitudes: torch.Tensor) -> torch.Tensor:
 def _first_not_finite(magnitudes: torch.Tensor, peaks: torch.Tensor) -> NotFinite:
     row = int((peaks >= NOT_FINITE).nonzero()[0])
     column = int((magnitudes[row] >= NOT_FINITE).nonzero()[0])
-    return NotFinite(row, column, int(magnitudes[row, column]))
+    what = "infinity" if int(magnitudes[row, column]) == NOT_FINITE else "NaN"
+    return NotFinite(row, column, what)

@@ -1,0 +1,83 @@
+"""A conversion that can be carried out: every matrix found and judged before any weight is read.
+
+Owns the order of the judging: config.json, then the shape rule, then the tensors of the layers asked for.
+Only headers are looked at. Reading the matrices is ``rows``, converting them ``convert``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from dataclasses import dataclass, field
+
+from hwctl.errors import Damaged, Finding, Usage
+from hwctl.weights.amx import Geometry, Projection, require_shape
+from hwctl.weights.checkpoint import Checkpoint
+from hwctl.weights.moe.config import MoeConfig, read_config
+from hwctl.weights.moe.matrix import Matrix
+from hwctl.weights.moe.search import Search
+
+MAX_FINDINGS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class MoePlan:
+    """What a conversion reads and how it is cut. ``layers`` ascending.
+
+    ``shards`` names the weight files that matrices come from, sorted.
+    """
+
+    checkpoint: Checkpoint
+    config: MoeConfig
+    geometry: Geometry
+    layers: tuple[int, ...]
+    shards: tuple[str, ...]
+    _matrices: Mapping[tuple[int, int, Projection], Matrix] = field(repr=False)
+
+    @property
+    def family(self) -> str:
+        """The model_type whose rules were followed, empty when config.json states none."""
+        return self.config.family.name
+
+    def matrix(self, layer: int, expert: int, projection: Projection) -> Matrix:
+        return self._matrices[layer, expert, projection]
+
+
+def plan_conversion(checkpoint: Checkpoint, parts: int, layers: Container[int] | None = None) -> MoePlan:
+    """Find every matrix of ``checkpoint``, to be stored in ``parts`` slices; ``layers`` limits the layers.
+
+    Raises Unsupported (model family, quantisation or shape), Usage (part count or layers that do not fit
+    the model) and Damaged with every finding (config.json or tensors).
+    """
+    config = read_config(checkpoint.config)
+    geometry = Geometry(config.hidden, config.intermediate, config.experts, parts)
+    require_shape(geometry)
+    chosen = tuple(layer for layer in config.layers if layers is None or layer in layers)
+    if not chosen:
+        raise Usage(f"none of the layers asked for has experts; those that have are {_ranges(config.layers)}")
+    search = Search(checkpoint, config, chosen)
+    search.run()
+    if search.findings:
+        findings = _capped(search.findings)
+        raise Damaged(
+            f"not the checkpoint of a whole model: {findings[0].message}", findings, path=checkpoint.path
+        )
+    shards = tuple(sorted({checkpoint.weight_map[name] for name in search.tensors}))
+    return MoePlan(checkpoint, config, geometry, chosen, shards, search.matrices)
+
+
+def _capped(findings: list[Finding]) -> list[Finding]:
+    rest = len(findings) - MAX_FINDINGS
+    if rest <= 0:
+        return findings
+    return [*findings[:MAX_FINDINGS], Finding("more-findings", f"and {rest} more findings of this kind")]
+
+
+def _ranges(layers: tuple[int, ...]) -> str:
+    """Ascending numbers as people write them: 1-3, 5."""
+    runs: list[tuple[int, int]] = []
+    for layer in layers:
+        if runs and runs[-1][1] == layer - 1:
+            runs[-1] = runs[-1][0], layer
+        else:
+            runs.append((layer, layer))
+    return ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in runs)

@@ -1,0 +1,107 @@
+"""Expert matrices read block by block as bf16, whatever they are stored as and whichever way round.
+
+Owns the reading and its buffers; what is read was judged by ``plan``, and how a dtype becomes bf16 is
+``bfloat16``. A matrix stored output feature first is read in whole rows. One stored the other way round is
+gathered in stripes: all of its slab is read in order, and the columns of the stripe are kept, transposed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from hwctl.weights.amx import ROW_BLOCK
+from hwctl.weights.bfloat16 import dequantise_blocks
+from hwctl.weights.dtypes import DTYPE_BITS
+from hwctl.weights.moe.matrix import Matrix
+from hwctl.weights.scratch import Scratch
+from hwctl.weights.tensor_reader import TensorReader
+
+if TYPE_CHECKING:
+    import torch
+
+BLOCK_ELEMENTS = 1 << 18
+"""Small enough that a block's buffers stay in a core's L2 cache, large enough that calls cost little."""
+STRIPE_ELEMENTS = 1 << 23
+READ_ROWS = 64
+
+
+class RowReader:
+    """Reads matrices through one TensorReader. Blocks lie in reused buffers; one reader per thread."""
+
+    def __init__(self, tensors: TensorReader) -> None:
+        self._tensors = tensors
+        self._raw, self._plain, self._products, self._stripe = Scratch(), Scratch(), Scratch(), Scratch()
+        self._scales: tuple[str, int, torch.Tensor] | None = None
+
+    def blocks(self, matrix: Matrix, begin: int, end: int) -> Iterator[tuple[int, torch.Tensor]]:
+        """(first row, bf16 [rows, columns]) over the rows from ``begin`` to ``end``, both multiples of 64.
+
+        A block is valid until the next one. Raises Refused when a file changed, IoFailed for its disk.
+        """
+        step = max(1, BLOCK_ELEMENTS // matrix.columns // ROW_BLOCK) * ROW_BLOCK
+        if matrix.transposed:
+            yield from self._striped(matrix, begin, end, step)
+            return
+        for row in range(begin, end, step):
+            yield row, self._slab_rows(matrix, matrix.origin[0] + row, min(step, end - row))
+
+    def _striped(self, matrix: Matrix, begin: int, end: int, step: int) -> Iterator[tuple[int, torch.Tensor]]:
+        import torch
+
+        width = max(1, STRIPE_ELEMENTS // matrix.columns // step) * step
+        for first in range(begin, end, width):
+            rows = min(width, end - first)
+            stripe = self._stripe.tensor(torch.bfloat16, rows, matrix.columns)
+            kept = slice(matrix.origin[1] + first, matrix.origin[1] + first + rows)
+            for down in range(0, matrix.columns, READ_ROWS):
+                slab = self._slab_rows(matrix, down, READ_ROWS)
+                stripe[:, down : down + READ_ROWS].copy_(slab[:, kept].t())
+            for row in range(0, rows, step):
+                yield first + row, stripe[row : row + step]
+
+    def _slab_rows(self, matrix: Matrix, first: int, count: int) -> torch.Tensor:
+        """``count`` whole rows of the matrix's slab as bf16 [count, slab columns]."""
+        import torch
+
+        down, across = matrix.slab
+        row_bytes = across * DTYPE_BITS[matrix.dtype] // 8
+        begin = ((matrix.expert or 0) * down + first) * row_bytes
+        buffer = self._raw.bytes(count * row_bytes)
+        self._tensors.read_range(matrix.tensor, begin, begin + count * row_bytes, buffer)
+        stored = self._raw.tensor(_torch_dtype(matrix.dtype), count, across)
+        if matrix.dtype == "BF16":
+            return stored
+        plain = self._plain.tensor(torch.bfloat16, count, across)
+        if matrix.scales is None:
+            return plain.copy_(stored)
+        products = self._products.tensor(torch.float32, count, across)
+        scales = self._slab_scales(matrix)
+        dequantise_blocks(stored, scales, matrix.block, (first, 0), plain, products)
+        return plain
+
+    def _slab_scales(self, matrix: Matrix) -> torch.Tensor:
+        """The scales of the matrix's slab, [blocks down, blocks across]; the last ones read are kept."""
+        import torch
+
+        assert matrix.scales is not None
+        slab = matrix.expert or 0
+        if self._scales is None or self._scales[:2] != (matrix.scales, slab):
+            shape = matrix.scale_shape
+            dtype = _torch_dtype(self._tensors.entry(matrix.scales).dtype)
+            size = shape[0] * shape[1] * dtype.itemsize
+            memory = bytearray(size)
+            self._tensors.read_range(matrix.scales, slab * size, (slab + 1) * size, memoryview(memory))
+            self._scales = matrix.scales, slab, torch.frombuffer(memory, dtype=dtype).view(shape)
+        return self._scales[2]
+
+
+def _torch_dtype(code: str) -> torch.dtype:
+    import torch
+
+    return {
+        "BF16": torch.bfloat16,
+        "F16": torch.float16,
+        "F32": torch.float32,
+        "F8_E4M3": torch.float8_e4m3fn,
+    }[code]
