@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from hwctl.errors import Damaged, Finding
-from hwctl.weights.amx import SCALE_BYTES, Kind, Piece, Projection, pack
+from hwctl.weights.amx import ROW_BLOCK, SCALE_BYTES, Kind, Piece, Projection, pack
 from hwctl.weights.int8 import NotFinite, Quantiser
 from hwctl.weights.moe.matrix import Matrix
 from hwctl.weights.moe.plan import MoePlan
-from hwctl.weights.moe.rows import RowReader
+from hwctl.weights.moe.rows import BLOCK_ELEMENTS, STRIPE_ELEMENTS, RowReader
 from hwctl.weights.scratch import Scratch
 from hwctl.weights.tensor_reader import TensorReader
 
@@ -22,8 +22,21 @@ if TYPE_CHECKING:
     import torch
 
 
+_BYTES_PER_ELEMENT = 16
+"""Of a block, in all buffers together: stored, bf16, magnitudes, products, codes and packed codes."""
+
+
+def worker_bytes(plan: MoePlan) -> int:
+    """Upper bound of the memory that one Converter's buffers come to, for choosing how many to run."""
+    geometry = plan.geometry
+    widest = max(geometry.hidden, geometry.intermediate)
+    block = max(BLOCK_ELEMENTS, ROW_BLOCK * widest) * _BYTES_PER_ELEMENT
+    stripe = 2 * min(STRIPE_ELEMENTS, geometry.hidden * geometry.intermediate) if plan.transposes else 0
+    return block + stripe + geometry.parts * geometry.hidden * SCALE_BYTES
+
+
 class Converter:
-    """Converts experts of one plan, in buffers made once: about 5 MiB, 16 MiB more where it transposes.
+    """Converts experts of one plan, in buffers made once and used again (``worker_bytes``).
 
     One per thread; ``tensors`` may be shared. Run it inside ``int8.one_thread()``.
     """

@@ -38,6 +38,11 @@ class MoePlan:
         """The model_type whose rules were followed, empty when config.json states none."""
         return self.config.family.name
 
+    @property
+    def transposes(self) -> bool:
+        """Whether matrices lie input feature first, which takes larger buffers."""
+        return any(matrix.transposed for matrix in self._matrices.values())
+
     def matrix(self, layer: int, expert: int, projection: Projection) -> Matrix:
         return self._matrices[layer, expert, projection]
 
