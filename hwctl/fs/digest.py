@@ -24,9 +24,13 @@ T = TypeVar("T")
 
 _Outcome: TypeAlias = str | BaseException
 
-# Small enough to stay in a core's cache between the copy and the hash, large enough to make the switch
-# between threads cheap: of 64 KiB to 8 MiB this was the fastest, on ext4 and tmpfs, one thread and two.
-_PIECE = 256 << 10
+# One read. A page read with RWF_DONTCACHE goes when any read of its folio ends, so a read smaller than the
+# largest folio fetches the rest of it from the disk again: 512 KiB at a time was half as fast, cold. Larger
+# ones leave the processor's cache before they are hashed. It also keeps turns at the interpreter lock rare.
+_PIECE = 2 << 20
+
+# All buffers of one call together.
+_MEMORY = 24 << 20
 
 
 class ShortRead(OSError):
@@ -85,15 +89,17 @@ def sha256_files(
     abandoned = threading.Event()
     stops = (abandoned,) if stop is None else (abandoned, stop)
     run = _Run(jobs, open, Watch(pacer, deadline or Deadline.never(), stops), _serial(advance))
-    if min(workers, len(jobs)) <= 1:
+    count = min(workers, len(jobs))
+    if count <= 1:
         buffer = memoryview(bytearray(_PIECE))
         for job in jobs:
             yield job, run.one(job, buffer)
         return
+    piece = min(_PIECE, _MEMORY // count)
     todo, done = _filled(order), queue.SimpleQueue[tuple[int, _Outcome]]()
     threads = [
-        threading.Thread(target=run.work, args=(todo, done), name=f"sha256-{number}", daemon=True)
-        for number in range(min(workers, len(jobs)))
+        threading.Thread(target=run.work, args=(todo, done, piece), name=f"sha256-{number}", daemon=True)
+        for number in range(count)
     ]
     try:
         for thread in threads:
@@ -143,9 +149,11 @@ class _Run(Generic[T]):
         self._advance = advance
         self._ways = Ways()
 
-    def work(self, todo: queue.SimpleQueue[int], done: queue.SimpleQueue[tuple[int, _Outcome]]) -> None:
+    def work(
+        self, todo: queue.SimpleQueue[int], done: queue.SimpleQueue[tuple[int, _Outcome]], piece: int
+    ) -> None:
         """A worker: take jobs until there are none, hand every outcome over."""
-        buffer = memoryview(bytearray(_PIECE))
+        buffer = memoryview(bytearray(piece))
         while True:
             try:
                 index = todo.get_nowait()
@@ -172,12 +180,10 @@ def _hash(
     fd: int, size: int, buffer: memoryview, ways: Ways, watch: Watch, advance: Callable[[int], None]
 ) -> str:
     digest = hashlib.sha256()
-    piece = watch.piece(len(buffer))
     offset = 0
     with QuietFile(fd, size, ways) as file:
         while offset < size:
-            want = min(piece, size - offset)
-            count = file.read_into(buffer[:want], offset)
+            count = file.read_into(buffer[: size - offset], offset)
             if count == 0:
                 raise ShortRead(offset, size)
             digest.update(buffer[:count])

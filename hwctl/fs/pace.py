@@ -1,7 +1,7 @@
 """Holding a stream of reads to a rate, and ending it in time.
 
-Owns waiting. Everything here is asked between two small reads, so that a rate, a deadline and a stop are
-honoured within a tenth of a second.
+Owns waiting. It is asked between two reads of a few megabytes and sleeps in short turns, so that a rate, a
+deadline and a stop are honoured within a tenth of a second.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ _LONGEST_SLEEP = 0.05
 
 # A reader that was slow may catch up this much and no more.
 _BURST_SECONDS = 0.1
-
-_SMALLEST_READ = 4096
 
 
 class TimedOut(IoFailed):
@@ -51,13 +49,6 @@ class Pacer:
         """Account for ``count`` bytes and sleep as long as they cost."""
         time.sleep(self.delay(count))
 
-    def piece(self, largest: int) -> int:
-        """How much to read at once, so that a low rate does not come in bursts of seconds."""
-        if self._rate is None:
-            return largest
-        wanted = max(_SMALLEST_READ, int(self._rate * _LONGEST_SLEEP))
-        return min(largest, wanted - wanted % _SMALLEST_READ)
-
 
 class Watch:
     """Pace, deadline and stop in one; ``passed`` is called after every read."""
@@ -66,9 +57,6 @@ class Watch:
         self._pacer = pacer
         self._deadline = deadline
         self._stops = stops
-
-    def piece(self, largest: int) -> int:
-        return largest if self._pacer is None else self._pacer.piece(largest)
 
     def check(self) -> None:
         """Raise Stopped or TimedOut if it is time to end."""

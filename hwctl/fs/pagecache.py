@@ -6,7 +6,6 @@ was in memory before stays there, what was not is gone again. Owns the ways to d
 
 from __future__ import annotations
 
-import ctypes
 import enum
 import errno
 import functools
@@ -156,42 +155,38 @@ def resident(fd: int, offset: int, length: int) -> bytes:
 
     ``offset`` must be a multiple of the page size.
     """
-    pages = -(-length // mmap.PAGESIZE)
-    vector = ctypes.create_string_buffer(pages)
+    vector = bytearray(-(-length // mmap.PAGESIZE))
     code = _mincore()(fd, offset, length, vector)
     if code:
         raise OSError(code, os.strerror(code))
     # Only the lowest bit of each byte means something.
-    return bytes(vector.raw).translate(_LOWEST_BIT)
+    return bytes(vector.translate(_LOWEST_BIT))
 
 
 _LOWEST_BIT = bytes(value & 1 for value in range(256))
-_MAP_FAILED = ctypes.c_void_p(-1).value
 
 
 @functools.cache
-def _mincore() -> Callable[[int, int, int, ctypes.Array[ctypes.c_char]], int]:
+def _mincore() -> Callable[[int, int, int, bytearray], int]:
     """mmap, mincore and munmap of the C library as one function that returns an errno, 0 for success."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.mmap.restype = ctypes.c_void_p
-    libc.mmap.argtypes = [
-        ctypes.c_void_p,
-        ctypes.c_size_t,
-        ctypes.c_int,
-        ctypes.c_int,
-        ctypes.c_int,
-        ctypes.c_longlong,
-    ]
-    libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-    libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p]
+    import ctypes  # loaded only where RWF_DONTCACHE does not work
 
-    def ask(fd: int, offset: int, length: int, vector: ctypes.Array[ctypes.c_char]) -> int:
-        address = libc.mmap(None, length, mmap.PROT_READ, mmap.MAP_SHARED, fd, offset)
-        if address == _MAP_FAILED:
+    libc = ctypes.CDLL(None, use_errno=True)
+    address, size, number = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+    libc.mmap.restype = address
+    libc.mmap.argtypes = [address, size, number, number, number, ctypes.c_longlong]
+    libc.munmap.argtypes = [address, size]
+    libc.mincore.argtypes = [address, size, address]
+    failed = ctypes.c_void_p(-1).value
+
+    def ask(fd: int, offset: int, length: int, vector: bytearray) -> int:
+        mapped = libc.mmap(None, length, mmap.PROT_READ, mmap.MAP_SHARED, fd, offset)
+        if mapped == failed:
             return ctypes.get_errno()
         try:
-            return 0 if libc.mincore(address, length, vector) == 0 else ctypes.get_errno()
+            into = (ctypes.c_char * len(vector)).from_buffer(vector)
+            return 0 if libc.mincore(mapped, length, ctypes.addressof(into)) == 0 else ctypes.get_errno()
         finally:
-            libc.munmap(address, length)
+            libc.munmap(mapped, length)
 
     return ask

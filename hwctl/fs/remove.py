@@ -46,10 +46,12 @@ class _Count:
 
     def gone(self, st: os.stat_result) -> None:
         """A name was unlinked whose stat, taken just before, is ``st``."""
-        if st.st_nlink > 1 and not stat.S_ISDIR(st.st_mode):
+        folder = stat.S_ISDIR(st.st_mode)
+        if st.st_nlink > 1 and not folder:
             return
         size = st.st_blocks * _BLOCK
-        if self._open_files is not None and self._open_files.holds(inode_of(st)):
+        # A folder that somebody stands in, or another removal looks at, is no data that is still in use.
+        if not folder and self._open_files is not None and self._open_files.holds(inode_of(st)):
             self.mapped += size
         else:
             self.freed += size
