@@ -48,17 +48,21 @@ class Converter:
         self._codes, self._packed, self._scales = Scratch(), Scratch(), Scratch()
 
     def expert(self, layer: int, expert: int) -> Iterator[Piece]:
-        """Every piece of the six files that each part has for this expert, projection by projection.
+        """Every piece of the six files that each part has for this expert, projection by projection."""
+        for projection in Projection:
+            yield from self.matrix(layer, expert, projection)
+
+    def matrix(self, layer: int, expert: int, projection: Projection) -> Iterator[Piece]:
+        """Every piece of both files that each part has for this matrix: the smallest unit of work.
 
         Raises Damaged for a NaN or an infinity, naming tensor and position; Refused when the source
         changed; IoFailed for its disk. Pieces given out before that belong to files not to be kept.
         """
-        for projection in Projection:
-            matrix = self._plan.matrix(layer, expert, projection)
-            try:
-                yield from self._matrix(matrix, projection)
-            except NotFinite as exc:
-                raise self._not_finite(matrix, exc) from exc
+        found = self._plan.matrix(layer, expert, projection)
+        try:
+            yield from self._matrix(found, projection)
+        except NotFinite as exc:
+            raise self._not_finite(found, exc) from exc
 
     def _matrix(self, matrix: Matrix, projection: Projection) -> Iterator[Piece]:
         """Both files of one matrix in every part: gate and up are cut by rows, down is cut by columns."""
