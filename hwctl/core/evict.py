@@ -87,8 +87,15 @@ def _step(
         return Step(target.store, artifact, Action.KEEP, _leased_by(artifact), status=status)
     if filters.too_young(artifact, now):
         return Step(target.store, artifact, Action.KEEP, "created less than --min-age ago")
-    reason = "garbage: no locator names it" if artifact.state is State.ORPHAN else "least recently used"
-    return Step(target.store, artifact, Action.REMOVE, reason, status=status)
+    return Step(target.store, artifact, Action.REMOVE, _why(artifact, limits, now), status=status)
+
+
+def _why(artifact: Artifact, limits: Limits, now: int) -> str:
+    if artifact.state is State.ORPHAN:
+        return "garbage: no locator names it"
+    if limits.everything:
+        return "nobody leases it"
+    return "not used within --older-than" if due(artifact, limits, now) else "least recently used"
 
 
 def plan_named(

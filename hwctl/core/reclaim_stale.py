@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from hwctl.core.act import carry_out, remove
 from hwctl.core.plan import Action, Outcome, Step, Target, foreign, may_act
 from hwctl.core.policy import matches
-from hwctl.errors import HwctlError, Status
+from hwctl.errors import HwctlError, IoFailed, Status
 from hwctl.fs.locks import Deadline
-from hwctl.stores.base import Artifact, Death, Staleness, StalePolicy
+from hwctl.stores.base import Artifact, Death, Staleness, StalePolicy, State
 
 _KEPT_MEANS = {Death.LIVE: Status.BUSY, Death.UNPROVEN: Status.REFUSED, Death.NOT_STALE: Status.REFUSED}
 """What it means for the run that an entry which a person named is kept. In a sweep it is routine."""
@@ -58,9 +58,11 @@ def reclaim(policy: StalePolicy, step: Step, wait: Deadline) -> Outcome:
 def _swept(target: Target, artifact: Artifact, policy: StalePolicy, words: Sequence[str]) -> Step | None:
     """The step for an entry that nobody named: None where there is nothing to reclaim or to report."""
     try:
-        verdict = target.store.stale(artifact, policy)
+        verdict = _verdict(target, artifact, policy)
     except HwctlError as exc:
-        return _unjudged(target, artifact, exc, words)
+        # Another run may be removing it this very moment (REC-09).
+        gone = target.store.look(artifact) is None
+        return None if gone else _unjudged(target, artifact, exc, words)
     if verdict.death is Death.NOT_STALE:
         return None
     return _step(target, artifact, verdict, policy, words)
@@ -68,10 +70,16 @@ def _swept(target: Target, artifact: Artifact, policy: StalePolicy, words: Seque
 
 def _judged(target: Target, artifact: Artifact, policy: StalePolicy, words: Sequence[str]) -> Step:
     try:
-        verdict = target.store.stale(artifact, policy)
+        verdict = _verdict(target, artifact, policy)
     except HwctlError as exc:
         return _unjudged(target, artifact, exc, words)
     return _step(target, artifact, verdict, policy, words)
+
+
+def _verdict(target: Target, artifact: Artifact, policy: StalePolicy) -> Staleness:
+    if artifact.state is State.UNREADABLE:
+        raise IoFailed(f"cannot be looked into: {artifact.reason}", path=artifact.path)
+    return target.store.stale(artifact, policy)
 
 
 def _step(

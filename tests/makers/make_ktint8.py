@@ -69,6 +69,7 @@ def make_staging(
     layers: int = 1,
     age: float = 0.0,
     lease: bool = True,
+    uid: int | None = None,
 ) -> Path:
     """A staging root; ``process`` is hwctl's own part of the lease, None as kt-kernel writes it."""
     root = base / f"kt-int8-{run}.staging"
@@ -78,7 +79,7 @@ def make_staging(
         document: dict[str, object] = {
             "schema_version": 1,
             "run_id": run,
-            "owner_uid": os.geteuid(),
+            "owner_uid": os.geteuid() if uid is None else uid,
             "producer_pid": pid,
         }
         if process is not None:

@@ -126,9 +126,9 @@ def test_an_exclusive_lease_keeps_readers_out(kit: Kit) -> None:
 
 
 def test_what_a_dead_producer_left_is_proven_dead_also_under_the_own_lease(kit: Kit) -> None:
-    kit.leftover(0)
+    path = kit.leftover(0)
     store = kit.open()
-    (artifact,) = entries(store)[kit.key(0)]
+    (artifact,) = [entry for entry in store.scan() if entry.path == path]
     verdict = store.stale(artifact, StalePolicy())
     assert verdict.death is Death.PROVEN and verdict.evidence
     with store.lease(artifact, Mode.EXCLUSIVE, NOW()):
@@ -136,9 +136,9 @@ def test_what_a_dead_producer_left_is_proven_dead_also_under_the_own_lease(kit: 
 
 
 def test_what_a_living_producer_makes_is_live(kit: Kit) -> None:
-    with kit.at_work(0):
+    with kit.at_work(0) as path:
         store = kit.open()
-        (artifact,) = entries(store)[kit.key(0)]
+        (artifact,) = [entry for entry in store.scan() if entry.path == path]
         verdict = store.stale(artifact, StalePolicy())
         assert verdict.death is Death.LIVE and verdict.evidence
         with pytest.raises(Busy):

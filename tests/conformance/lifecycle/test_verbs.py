@@ -117,12 +117,13 @@ def test_a_named_entry_that_is_kept_is_an_answer(kit: Kit) -> None:
 
 def test_only_keys_that_match_are_looked_at(kit: Kit) -> None:
     kit.leftover(0)
-    kit.leftover(1)
+    path = kit.leftover(1)
     store = kit.open()
-    steps = reclaim_stale.plan(Target(store), Selection(match=(kit.key(1)[:-1] + "*",)), StalePolicy(), ["x"])
-    assert kit.key(1) in {step.artifact.key for step in steps}
-    only = reclaim_stale.plan(Target(store), Selection(run_id=kit.key(1)), StalePolicy(), ["x"])
-    assert {step.artifact.key for step in only} == {kit.key(1)}
+    steps = reclaim_stale.plan(Target(store), Selection(match=(kit.key(1) + "*",)), StalePolicy(), ["x"])
+    assert {step.artifact.path for step in steps} == {path}
+    key = steps[0].artifact.key
+    only = reclaim_stale.plan(Target(store), Selection(run_id=key), StalePolicy(), ["x"])
+    assert {step.artifact.path for step in only} == {path}
 
 
 # evict

@@ -1,0 +1,212 @@
+"""``hwctl reclaim-stale`` as a process: what it says, what it exits with, what it leaves."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import make_hostweights
+import make_ktint8
+import make_pageweights
+import pytest
+from kits import KITS, Kit
+from run_hwctl import NOBODY, hwctl_, start
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make other users' files")
+
+
+@pytest.fixture(params=sorted(KITS))
+def kit(request: pytest.FixtureRequest, tmp_path: Path) -> Kit:
+    made: Kit = KITS[request.param](tmp_path)
+    return made
+
+
+def test_a_dry_run_is_the_run_without_the_deed(kit: Kit) -> None:
+    gone = kit.leftover(0)
+    dry = hwctl_("reclaim-stale", kit.root, "-n", "--json")
+    assert dry.status == 0 and dry.document["dry_run"] is True and gone.exists()
+    done = hwctl_("reclaim-stale", kit.root, "-y", "--json")
+    assert done.status == 0 and not gone.exists()
+    rows = [(row["path"], row["action"], row["reason"], row["evidence"]) for row in dry.results]
+    assert rows == [(row["path"], row["action"], row["reason"], row["evidence"]) for row in done.results]
+    assert [row["outcome"] for row in dry.results] == ["planned"]
+    assert [row["outcome"] for row in done.results] == ["done"]
+    assert done.document["totals"]["bytes_freed"] == done.results[0]["bytes_freed"] > 0
+
+
+def test_without_a_terminal_and_without_yes_nothing_happens_at_once(kit: Kit) -> None:
+    """CLI-06."""
+    kept = kit.leftover(0)
+    begin = time.monotonic()
+    run = hwctl_("reclaim-stale", kit.root)
+    assert run.status == 12 and "--yes" in run.err and kept.exists()
+    assert time.monotonic() - begin < 5
+
+
+def test_nothing_to_do_needs_no_confirmation(kit: Kit) -> None:
+    kit.artifact(0)
+    run = hwctl_("reclaim-stale", kit.root)
+    assert (run.status, run.out) == (0, "nothing to do\n")
+
+
+def test_a_sweep_that_keeps_is_ok_and_a_named_path_that_is_kept_is_busy(kit: Kit) -> None:
+    with kit.at_work(0) as path:
+        sweep = hwctl_("reclaim-stale", kit.root, "-y", "--json")
+        assert sweep.status == 0
+        (row,) = sweep.results
+        assert (row["action"], row["outcome"]) == ("keep", "skipped") and row["evidence"]
+        named = hwctl_("reclaim-stale", path, "-y", "--json")
+        assert named.status == 11 == named.document["exit_status"]
+        assert named.error["code"] == "busy"
+        assert path.exists()
+
+
+def test_a_named_path_that_is_no_leftover_is_refused_and_one_that_is_absent_not_found(kit: Kit) -> None:
+    path = kit.artifact(0)
+    assert hwctl_("reclaim-stale", path, "-y").status == 12
+    assert hwctl_("reclaim-stale", kit.root / "nothing-here", "-y").status == 10
+    assert path.exists()
+
+
+def test_a_tree_without_a_lease_goes_only_with_the_flag_and_an_age(tmp_path: Path) -> None:
+    """REC-04."""
+    path = make_ktint8.make_staging(tmp_path, "leaseless-1", lease=False)
+    assert hwctl_("reclaim-stale", path, "-y").status == 12
+    assert hwctl_("reclaim-stale", path, "-y", "--leaseless").status == 12
+    assert hwctl_("reclaim-stale", path, "-y", "--older-than", "1ms").status == 2
+    assert hwctl_("reclaim-stale", path, "-y", "--leaseless", "--older-than", "1h").status == 11
+    assert path.exists()
+    assert hwctl_("reclaim-stale", path, "-y", "--leaseless", "--older-than", "0.01s").status == 0
+    assert not path.exists()
+
+
+def test_ready_trees_go_only_with_the_flag(tmp_path: Path) -> None:
+    """REC-06."""
+    path = make_ktint8.make_ready(tmp_path, "ready-1", process=make_ktint8.dead_process())
+    sweep = hwctl_("reclaim-stale", tmp_path, "-y", "--older-than", "0.01s")
+    assert (sweep.status, path.exists()) == (0, True)
+    run = hwctl_("reclaim-stale", tmp_path, "-y", "--ready", "--older-than", "0.01s", "--json")
+    assert run.status == 0 and not path.exists()
+    assert any("gone" in clause or "reused" in clause for clause in run.results[0]["evidence"])
+
+
+def test_one_run_alone(tmp_path: Path) -> None:
+    """REC-07: an epilog touches its own run and no other, whatever else is dead."""
+    mine = make_ktint8.make_staging(tmp_path, "job-4711", process=make_ktint8.dead_process())
+    other = make_ktint8.make_staging(tmp_path, "job-47110", process=make_ktint8.dead_process())
+    run = hwctl_("reclaim-stale", tmp_path, "-y", "--run-id", "job-4711", "--json")
+    assert run.status == 0 and len(run.results) == 1
+    assert (mine.exists(), other.exists()) == (False, True)
+    assert hwctl_("reclaim-stale", tmp_path, "-y", "--match", "job-4711?").status == 0
+    assert not other.exists()
+
+
+def test_the_default_roots_come_from_the_environment(tmp_path: Path) -> None:
+    first, second = tmp_path / "one", tmp_path / "two"
+    first.mkdir()
+    gone = make_ktint8.make_staging(first, "default-1", process=make_ktint8.dead_process())
+    store = make_hostweights.make_store(second)
+    staging = make_hostweights.make_staging(store, 1)
+    run = hwctl_("reclaim-stale", "-y", "--json", env={"HWCTL_ROOTS": f"{first}:{second}"})
+    assert run.status == 0
+    assert {row["family"] for row in run.results} == {"ktint8", "hostweights"}
+    assert not gone.exists() and not staging.exists()
+
+
+def test_usage_errors_touch_nothing(tmp_path: Path) -> None:
+    kept = make_ktint8.make_staging(tmp_path, "usage-1", process=make_ktint8.dead_process())
+    for words in (
+        ["--older-than", "15m"],
+        ["--older-than", "0s"],
+        ["--run-id", ""],
+        ["--match", ""],
+        ["--bogus"],
+        ["--wait", "-1s"],
+    ):
+        run = hwctl_("reclaim-stale", tmp_path, "-y", *words)
+        assert run.status == 2, words
+        assert kept.exists()
+
+
+@needs_root
+def test_another_users_tree_is_kept_with_the_command_that_its_owner_would_run(tmp_path: Path) -> None:
+    """REC-08, both ways round."""
+    for folder in (tmp_path.parent.parent, tmp_path.parent, tmp_path):
+        folder.chmod(0o1777 if folder == tmp_path else 0o755)
+    theirs = make_ktint8.make_staging(tmp_path, "theirs-1", process=make_ktint8.dead_process())
+    _give(theirs, NOBODY)
+    mine = make_ktint8.make_staging(tmp_path, "mine-1", process=make_ktint8.dead_process())
+
+    as_root = hwctl_("reclaim-stale", tmp_path, "-n", "--json")
+    assert as_root.status == 0
+    kept = {row["path"]: row for row in as_root.results}[str(theirs)]
+    assert kept["action"] == "keep" and f"sudo -u '#{NOBODY}' hwctl reclaim-stale" in kept["reason"]
+
+    as_nobody = hwctl_("reclaim-stale", tmp_path, "-n", "--json", uid=NOBODY)
+    assert as_nobody.status == 0
+    kept = {row["path"]: row for row in as_nobody.results}[str(mine)]
+    assert kept["action"] == "keep" and "uid 0" in kept["reason"] and kept["owner_uid"] == 0
+
+    assert hwctl_("reclaim-stale", theirs, "-y").status == 12
+    assert hwctl_("reclaim-stale", mine, "-y", uid=NOBODY).status == 12
+    assert theirs.exists() and mine.exists()
+
+
+@needs_root
+def test_root_acts_as_the_owner_and_leaves_nothing_of_its_own(tmp_path: Path) -> None:
+    for folder in (tmp_path.parent.parent, tmp_path.parent, tmp_path):
+        folder.chmod(0o1777 if folder == tmp_path else 0o755)
+    dead = make_ktint8.make_staging(tmp_path, "theirs-2", process=make_ktint8.dead_process())
+    _give(dead, NOBODY)
+    store = make_hostweights.make_store(tmp_path / "store")
+    staging = make_hostweights.make_staging(store, 1)
+    cache = make_pageweights.make_store(tmp_path / "cache")
+    orphan = make_pageweights.make_artifact(cache, 1, locator=False)
+    for root in (store, cache):
+        _give(root, NOBODY)
+    run = hwctl_("reclaim-stale", tmp_path, store, cache, "-y", "--other-users", "--json")
+    assert run.status == 0, run.err
+    assert {row["outcome"] for row in run.results} == {"done"}
+    assert not dead.exists() and not staging.exists() and not orphan.exists()
+    left = [path for root in (store, cache) for path in [root, *root.rglob("*")]]
+    assert {path.lstat().st_uid for path in left} == {NOBODY}
+
+
+@needs_root
+def test_a_tree_that_kt_kernel_made_is_judged_with_roots_eyes_for_its_owner(tmp_path: Path) -> None:
+    """The evidence rules are the same; only root can see that nobody has a file of it open."""
+    for folder in (tmp_path.parent.parent, tmp_path.parent, tmp_path):
+        folder.chmod(0o1777 if folder == tmp_path else 0o755)
+    dead = make_ktint8.make_staging(tmp_path, "upstream-1", uid=NOBODY)
+    _give(dead, NOBODY)
+    run = hwctl_("reclaim-stale", tmp_path, "-y", "--other-users", "--older-than", "0.01s", "--json")
+    assert run.status == 0 and not dead.exists(), run.out
+
+
+def _give(root: Path, uid: int) -> None:
+    for path in [root, *root.rglob("*")]:
+        os.chown(path, uid, uid, follow_symlinks=False)
+
+
+def test_eight_at_once_over_fifty_dead_trees(tmp_path: Path) -> None:
+    """REC-09: all end well, nothing is left, and each byte is counted by exactly one of them."""
+    for _round in range(int(os.environ.get("HWCTL_TEST_ROUNDS", "1"))):
+        process = make_ktint8.dead_process()
+        trees = [make_ktint8.make_staging(tmp_path, f"crowd-{n:03d}", process=process) for n in range(50)]
+        total = sum(_allocated(tree) for tree in trees)
+        runs = [start("reclaim-stale", tmp_path, "-y", "--json") for _ in range(8)]
+        freed = 0
+        for run in runs:
+            out, err = run.communicate(timeout=120)
+            assert run.returncode == 0, err
+            totals = json.loads(out)["totals"]
+            # A rival that reads a lease just now has it open; still, each byte is counted once.
+            freed += totals["bytes_freed"] + totals["still_mapped_bytes"]
+        assert os.listdir(tmp_path) == []
+        assert freed == total
+
+
+def _allocated(root: Path) -> int:
+    return sum(path.lstat().st_blocks * 512 for path in [root, *root.rglob("*")])

@@ -1,0 +1,127 @@
+"""Running hwctl as a real process, as this user or as another one."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import site
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hwctl
+
+NOBODY = 65534
+_REPOSITORY = Path(hwctl.__file__).parent.parent
+_PACKAGES = [str(_REPOSITORY), *site.getsitepackages()]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """How a process ended. ``document`` is its stdout as JSON."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def document(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.out)
+        return found
+
+    @property
+    def results(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.document["results"]
+        return found
+
+    @property
+    def error(self) -> dict[str, Any]:
+        """The error object, the last line of stderr."""
+        found: dict[str, Any] = json.loads(self.err.splitlines()[-1])
+        return found
+
+
+def command(*words: str | Path, uid: int | None = None) -> list[str]:
+    return [interpreter(uid), "-P", "-m", "hwctl", *map(str, words)]
+
+
+def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """A clean environment: nothing of the caller's HWCTL_ variables, no terminal."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("HWCTL_")}
+    return kept | {"PYTHONPATH": ":".join(_PACKAGES), "TERM": "dumb"} | dict(extra or {})
+
+
+def hwctl_(
+    *words: str | Path,
+    uid: int | None = None,
+    env: Mapping[str, str] | None = None,
+    pass_fds: Sequence[int] = (),
+    timeout: float = 60,
+) -> Run:
+    """Run hwctl with these words and no terminal; ``uid`` makes it another user's process."""
+    done = subprocess.run(
+        command(*words, uid=uid),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="surrogateescape",
+        env=environment(env),
+        user=uid,
+        group=uid,
+        extra_groups=None if uid is None else [],
+        pass_fds=pass_fds,
+        timeout=timeout,
+        check=False,
+        cwd="/",
+    )
+    return Run(done.returncode, done.stdout, done.stderr)
+
+
+def start(*words: str | Path, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
+    """The same, without waiting for its end."""
+    return subprocess.Popen(
+        command(*words),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(env),
+        cwd="/",
+    )
+
+
+@functools.cache
+def interpreter(uid: int | None = None) -> str:
+    """A Python that ``uid`` can run hwctl with; skips the test where there is none.
+
+    The tests' own interpreter may lie below a folder that only this user can enter.
+    """
+    if uid is None:
+        return sys.executable
+    if os.geteuid() != 0:
+        pytest.skip("only root can start a process of another user")
+    wanted = ".".join(map(str, sys.version_info[:2]))
+    for python in (sys.executable, f"/usr/bin/python{wanted}", "/usr/bin/python3"):
+        probe = f"import sys, hwctl.cli.app; sys.exit(sys.version_info[:2] != {sys.version_info[:2]})"
+        try:
+            done = subprocess.run(
+                [python, "-P", "-c", probe],
+                env=environment(),
+                user=uid,
+                group=uid,
+                extra_groups=[],
+                capture_output=True,
+                cwd="/",
+                check=False,
+            )
+        except OSError:
+            continue
+        if done.returncode == 0:
+            return python
+    pytest.skip(f"uid {uid} can run no Python {wanted} with hwctl here")
