@@ -17,12 +17,14 @@ from typing import TYPE_CHECKING, TextIO
 
 from hwctl import __version__
 from hwctl.cli import environment, exits
-from hwctl.cli.document import dumps, pieces, time_text
+from hwctl.cli.document import dumps, finding_fields, missing_fields, pieces, time_text
 from hwctl.cli.escape import escape
 from hwctl.cli.output import Colors, Output, Piece
 from hwctl.cli.progress import Progress
 from hwctl.cli.signals import Interrupted
-from hwctl.errors import HwctlError, Refused, Status, Usage, worst
+from hwctl.cli.text import finding as finding_line
+from hwctl.errors import Damaged, HwctlError, Refused, Status, Usage, worst
+from hwctl.stores.base import State
 
 if TYPE_CHECKING:
     from hwctl.cli.metrics import Gauge
@@ -131,6 +133,17 @@ class Answer:
             self._clear()
             where = f"{error.path}: " if error.path and error.path not in error.message else ""
             self.output.err.line(f"hwctl {self.verb}: {where}{error.message}")
+        if isinstance(error, Damaged):
+            self._tell_findings(error)
+
+    def _tell_findings(self, error: Damaged) -> None:
+        """What is damaged was no artifact of a report: a checkpoint, or what was to be copied or restored."""
+        path = None if error.path is None else Path(error.path)
+        findings = [finding_fields(finding) for finding in error.findings]
+        self.result({**missing_fields(path, State.DAMAGED), "findings": findings}, error.status)
+        if not self.output.json:
+            for finding in error.findings:
+                self.output.err.line("  ", *finding_line(finding))
 
     def progress(self, label: str, total: int | None = None) -> Progress:
         """Progress to be shown while a with-block lasts; it paints only where that is wanted."""

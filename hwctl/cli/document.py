@@ -131,7 +131,7 @@ def artifact_fields(artifact: Artifact) -> dict[str, object]:
     }
 
 
-def missing_fields(path: PurePath, state: State) -> dict[str, object]:
+def missing_fields(path: PurePath | None, state: State) -> dict[str, object]:
     """The row of a PATH that leads to no artifact: the same fields, empty."""
     return {
         "family": None,

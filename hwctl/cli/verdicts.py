@@ -5,15 +5,16 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping
+from pathlib import PurePath
 
 from hwctl.cli import text
 from hwctl.cli.answer import Answer
-from hwctl.cli.document import artifact_fields, report_fields
+from hwctl.cli.document import artifact_fields, missing_fields, report_fields
 from hwctl.cli.exits import error_object
 from hwctl.cli.metrics import Gauge
 from hwctl.cli.output import Style, Styled
 from hwctl.core.verify import Verdict
-from hwctl.errors import Status
+from hwctl.errors import HwctlError, Status
 from hwctl.stores.base import Content, Level, State
 
 VALID, DAMAGED, UNCHECKED = "valid", "damaged", "unchecked"
@@ -103,17 +104,29 @@ class Tally:
         return gauges
 
 
+def missing_verdict(path: PurePath, state: State, level: Level, error: HwctlError) -> dict[str, object]:
+    """The row of a PATH that leads to no artifact."""
+    return {**missing_fields(path, state), **_unchecked(level, error)}
+
+
 def verdict_fields(verdict: Verdict, level: Level) -> dict[str, object]:
     """One row of verify's document; ``valid`` is null where nobody could find out."""
     if verdict.report is not None:
         return {**report_fields(verdict.report), "error": None}
     return {
         **artifact_fields(verdict.artifact),
+        **_unchecked(level, verdict.error),
+    }
+
+
+def _unchecked(level: Level, error: HwctlError | None) -> dict[str, object]:
+    absent = error is not None and error.status is Status.NOT_FOUND
+    return {
         "level": level.value,
-        "valid": None if verdict.status is not Status.NOT_FOUND else False,
+        "valid": False if absent else None,
         "content": Content.NOT_ASKED.value,
         "checked_bytes": 0,
         "findings": [],
         "warnings": [],
-        "error": None if verdict.error is None else error_object(verdict.error),
+        "error": None if error is None else error_object(error),
     }

@@ -147,7 +147,7 @@ def verify(
         metrics=destination(metrics, "verify"),
     ) as answer:
         named = [*(paths or ()), *verifying.listed(paths_from, null)]
-        selection = verifying.select(answer, named, family, wishes)
+        selection = verifying.select(answer, named, family, wishes, level)
         options = verifying.options(jobs, wait, timeout, rate)
         verifying.check(answer, selection, level, options)
     return answer.exit_status

@@ -10,9 +10,7 @@ from pathlib import Path
 
 from hwctl.cli import params
 from hwctl.cli.answer import Answer
-from hwctl.cli.document import missing_fields
-from hwctl.cli.exits import error_object
-from hwctl.cli.verdicts import Tally
+from hwctl.cli.verdicts import Tally, missing_verdict
 from hwctl.cli.wishes import Wishes
 from hwctl.core import verify as core
 from hwctl.core.verify import Selection, Subject
@@ -37,7 +35,9 @@ def listed(source: str | None, null: bool) -> list[Path]:
     return [Path(os.fsdecode(name)) for name in data.split(b"\0" if null else b"\n") if name]
 
 
-def select(answer: Answer, paths: Sequence[Path], family: Family | None, wishes: Wishes) -> Selection:
+def select(
+    answer: Answer, paths: Sequence[Path], family: Family | None, wishes: Wishes, level: Level
+) -> Selection:
     """What the paths and wishes mean; a path that leads nowhere is a failure and does not stop the others."""
     subjects: list[Subject] = []
     skipped = Counter[State]()
@@ -58,7 +58,7 @@ def select(answer: Answer, paths: Sequence[Path], family: Family | None, wishes:
                 raise
             answer.fail(exc)
             state = State.ABSENT if isinstance(exc, NotFound) else State.UNREADABLE
-            answer.result({**missing_fields(path, state), "valid": None, "error": error_object(exc)})
+            answer.result(missing_verdict(path, state, level, exc))
     return core.select(subjects, skipped)
 
 

@@ -12,15 +12,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hwctl.core.verify import CHECKED_STATES, Subject
-from hwctl.errors import Finding, NotFound, Usage, from_os_error
+from hwctl.errors import Damaged, Finding, NotFound, Usage, from_os_error
 from hwctl.fs.digest import sha256_fd
 from hwctl.fs.paths import open_regular, read_document
 from hwctl.stores.base import Advance, Family, Match, Store, silent
 from hwctl.stores.hostweights.identity import Identity, read_identity
 from hwctl.stores.hostweights.layout import ARTIFACTS
+from hwctl.stores.ktint8.expect import Expectation
 from hwctl.stores.locate import entry, locate
 from hwctl.stores.pageweights.authority import Authority, Source, parse_authority
 from hwctl.stores.pageweights.layout import locator_name
+from hwctl.weights.checkpoint_index import parse_object
+from hwctl.weights.moe.config import CONFIG, read_config
 
 _FILE_LIMIT = 64 << 20
 
@@ -50,7 +53,7 @@ def _read(path: Path) -> bytes:
 
 def _reject(what: str, path: Path, findings: tuple[Finding, ...]) -> Usage:
     reasons = "; ".join(finding.message for finding in findings[:5])
-    return Usage(f"{path} is no {what}: {reasons}", path=path)
+    return Usage(f"{path} is not a sound {what}: {reasons}", path=path)
 
 
 def of_identity(match: Match, store: Store, identity: Identity) -> Subject:
@@ -91,6 +94,22 @@ def measure(path: Path, advance: Advance = silent) -> Source:
         raise Usage(f"the source object {path} does not exist", path=path) from exc
     except OSError as exc:
         raise from_os_error(exc, f"cannot read the source object {path}", path) from exc
+
+
+def of_checkpoint(path: Path, parts: int | None) -> Expectation:
+    """The shape and layers that a model's tree has, from its config.json alone; ``parts`` None leaves open.
+
+    Raises Usage when there is none to be read, Unsupported for a family without such a tree.
+    """
+    config = path / CONFIG if path.is_dir() else path.parent / CONFIG
+    parsed = parse_object(_read(config.resolve()), str(config), "config")
+    if isinstance(parsed, Finding):
+        raise _reject("config.json", config, (parsed,))
+    try:
+        model = read_config(parsed)
+    except Damaged as exc:
+        raise _reject("config.json of a model with experts", config, exc.findings) from exc
+    return Expectation(model.layers, parts, model.experts, model.hidden, model.intermediate)
 
 
 def _subject(store: Store, place: Match, expected: object) -> Subject:

@@ -167,7 +167,12 @@ def judge(subject: Subject, level: Level, options: CheckOptions) -> Verdict:
     except OSError as exc:
         failure = from_os_error(exc, "could not check", artifact.path)
         return Verdict(artifact, failure.status, error=failure)
-    return Verdict(report.artifact, Status.OK if report.valid else Status.DAMAGED, report)
+    if report.valid:
+        return Verdict(report.artifact, Status.OK, report)
+    if report.artifact.state is State.READY:
+        # Its place and markers say ready; now it is known better.
+        report = replace(report, artifact=replace(report.artifact, state=State.DAMAGED))
+    return Verdict(report.artifact, Status.DAMAGED, report)
 
 
 def wait_until_ready(store: Store, artifact: Artifact, deadline: Deadline) -> Artifact:
