@@ -96,8 +96,8 @@ def evict_to_budget(place: Place, budget: int, deadline: Deadline) -> Eviction:
 def one_pass(place: Place) -> tuple[int, list[tuple[int, str]]]:
     """Resident bytes, and (mtime ns, name) of every locator, from one look at the directory.
 
-    Resident is the size of every direct child named ``*.safetensors``, whatever it is, links by their own
-    size; what vanishes meanwhile does not count. The cache's own program dies of either.
+    Resident is the size of every direct child named ``*.safetensors``, whatever it is, links by their
+    target; a link to nothing, and what vanishes meanwhile, counts nothing. Its own program dies of either.
     """
     resident = 0
     clocks: list[tuple[int, str]] = []
@@ -108,7 +108,7 @@ def one_pass(place: Place) -> tuple[int, list[tuple[int, str]]]:
                 if not artifact and parse_name(entry.name).kind is not Kind.LOCATOR:
                     continue
                 try:
-                    st = entry.stat(follow_symlinks=False)
+                    st = entry.stat(follow_symlinks=artifact)
                 except FileNotFoundError:
                     continue
                 if artifact:

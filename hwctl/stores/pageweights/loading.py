@@ -95,7 +95,7 @@ def load_or_build(
             return Loaded(page.to_torch())
         roots.require_fit_for_publishing(root)
         with page_lock(root.place, authority.prefix, wait):
-            verdict = find_page(root.place, authority, Pace(), keep=True)
+            verdict = find_page(root, authority, Pace(), keep=True)
             if verdict.hit:
                 return Loaded(_used(root, verdict, authority).to_torch())
             weights = builder()
@@ -114,12 +114,12 @@ def _publish(
 
 
 def _use(root: Root, authority: Authority) -> Page | None:
-    verdict = find_page(root.place, authority, Pace(), keep=True)
+    verdict = find_page(root, authority, Pace(), keep=True)
     return _used(root, verdict, authority) if verdict.hit else None
 
 
 def _used(root: Root, verdict: Verdict, authority: Authority) -> Page:
-    touch(root.place, authority.prefix)
+    touch(root, authority.prefix)
     reading = verdict.reading
     assert reading is not None and reading.data is not None and isinstance(reading.header, Header)  # a hit
     return Page(reading.header.tensors, reading.data)

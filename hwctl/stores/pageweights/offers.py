@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from hwctl.errors import Damaged, Finding, from_os_error
 from hwctl.fs.paths import identity, open_regular
-from hwctl.stores.pageweights.geometry import IDS, TENSORS, TensorShape, code_of
+from hwctl.stores.pageweights.geometry import WEIGHTS, TensorShape, code_of, torch_name
 from hwctl.stores.pageweights.hashing import Ring
 from hwctl.weights.safetensors_file import Header, TensorEntry, read_header
 
@@ -103,23 +103,29 @@ def _tensor_blocks(tensor: torch.Tensor, size: int) -> Iterator[memoryview]:
 def from_file(path: Path) -> Iterator[Offer]:
     """The tensors of a safetensors file, read block by block; the file must not change meanwhile.
 
-    Raises Damaged with the container's findings, or ``source-changed`` at the end of the with-block.
+    Raises Damaged with the container's findings, or with ``source-changed`` at the end of the with-block.
     """
-    try:
+    with _reading(path):
         fd, before = open_regular(path)
-    except OSError as exc:
-        raise from_os_error(exc, f"cannot open {path}", path) from exc
     try:
-        header = read_header(fd, before.st_size, name=path.name)
+        with _reading(path):
+            header = read_header(fd, before.st_size, name=path.name)
         if not isinstance(header, Header):
             raise Damaged(f"{path}: {header[0].message}", header, path=path)
         yield {entry.name: _of_entry(fd, path, header, entry) for entry in header.tensors}
         if identity(os.fstat(fd)) != identity(before):
             raise _changed(path)
-    except OSError as exc:
-        raise from_os_error(exc, f"cannot read {path}", path) from exc
     finally:
         os.close(fd)
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Turns an OSError into what it means for a file that could not be read."""
+    try:
+        yield
+    except OSError as exc:
+        raise from_os_error(exc, f"cannot read {path}", path) from exc
 
 
 def _of_entry(fd: int, path: Path, header: Header, entry: TensorEntry) -> OfferedTensor:
@@ -132,13 +138,19 @@ def _file_blocks(fd: int, path: Path, start: int, total: int, size: int) -> Iter
     ring = Ring(min(total, size))
     for begin in range(0, total, size):
         block = ring.next(min(size, total - begin))
-        done = 0
-        while done < len(block):
-            count = os.preadv(fd, [block[done:]], start + begin + done)
-            if count == 0:
-                raise _changed(path)
-            done += count
+        with _reading(path):
+            done = _fill(fd, block, start + begin)
+        if done < len(block):
+            raise _changed(path)
         yield block
+
+
+def _fill(fd: int, block: memoryview, offset: int) -> int:
+    """How much of ``block`` the file could fill."""
+    done = 0
+    while done < len(block) and (count := os.preadv(fd, [block[done:]], offset + done)):
+        done += count
+    return done
 
 
 def _changed(path: Path) -> Damaged:
@@ -148,7 +160,5 @@ def _changed(path: Path) -> Damaged:
 
 def dtype_of(offer: Offer) -> str | None:
     """The dtype of an offer's weights by their first one, for whoever derives an authority from it."""
-    from hwctl.stores.pageweights.geometry import torch_name
-
-    weights: Sequence[str] = [name for name in TENSORS if name != IDS and name in offer]
+    weights = [name for name in WEIGHTS if name in offer]
     return torch_name(offer[weights[0]].shape.dtype) if weights else None

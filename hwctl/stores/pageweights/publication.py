@@ -91,9 +91,9 @@ def publish(
     plan = plan_artifact(offer)
     require_fit_for_publishing(root)
     with page_lock(root.place, authority.prefix, wait) as waited:
-        page = find_page(root.place, authority, Pace())
+        page = find_page(root, authority, Pace())
         if page.hit:
-            done = _found(root.place, page, plan, joined=waited)
+            done = _found(root, page, plan, joined=waited)
         else:
             done = publish_locked(root, authority, plan, page, budget=budget, advance=advance)
     return evicted_after(root.place, done, budget, wait)
@@ -129,26 +129,28 @@ def _lock(place: Place, prefix: str, deadline: Deadline) -> Held:
     return held
 
 
-def find_page(place: Place, authority: Authority, pace: Pace, *, keep: bool = False) -> Verdict:
-    """The page of an authority: a hit or a miss. Damaged for anything in between, as it stays until a
-    person has looked at it."""
-    page = check_page(place, authority.prefix, authority, Level.FULL, pace, keep=keep)
+def find_page(root: Root, authority: Authority, pace: Pace, *, keep: bool = False) -> Verdict:
+    """The page of an authority: a hit or a miss. Damaged for anything in between, which stays so until a
+    person has set it aside."""
+    prefix = authority.prefix
+    page = check_page(root.place, prefix, authority, Level.FULL, pace, keep=keep)
     if page.findings:
         first = page.findings[0]
         message = f"the page is damaged ({first.code}: {first.message}); quarantine it to rebuild it"
-        raise Damaged(message, page.findings, path=layout.locator_name(authority.prefix))
+        raise Damaged(message, page.findings, path=root.path / layout.locator_name(prefix))
     return page
 
 
-def touch(place: Place, prefix: str) -> None:
+def touch(root: Root, prefix: str) -> None:
     """Move a page's clock of last use to now: only for a real use."""
+    name = layout.locator_name(prefix)
     try:
-        os.utime(layout.locator_name(prefix), dir_fd=place.dir_fd, follow_symlinks=False)
+        os.utime(name, dir_fd=root.fd, follow_symlinks=False)
     except OSError as exc:
-        raise from_os_error(exc, "cannot move the page's clock") from exc
+        raise from_os_error(exc, "cannot move the page's clock", root.path / name) from exc
 
 
-def _found(place: Place, page: Verdict, plan: ArtifactPlan, *, joined: bool) -> Publication:
+def _found(root: Root, page: Verdict, plan: ArtifactPlan, *, joined: bool) -> Publication:
     """What is there already, provided that it is what was offered (PUB-12)."""
     assert page.locator is not None and page.receipt is not None  # a hit has both
     offered = digest_of(plan)
@@ -156,10 +158,10 @@ def _found(place: Place, page: Verdict, plan: ArtifactPlan, *, joined: bool) -> 
         there = page.receipt.artifact_sha256
         raise Refused(
             f"another page is published under this authority: {there} is there, {offered} was offered",
-            path=layout.locator_name(page.locator.authority.prefix),
+            path=root.path / layout.locator_name(page.locator.authority.prefix),
             details={"there": there, "offered": offered},
         )
-    touch(place, page.locator.authority.prefix)
+    touch(root, page.locator.authority.prefix)
     outcome = Outcome.JOINED if joined else Outcome.ALREADY
     return Publication(outcome, page.locator, offered, page.receipt.artifact_bytes)
 

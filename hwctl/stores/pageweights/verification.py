@@ -25,6 +25,9 @@ from hwctl.stores.pageweights.place import Place
 from hwctl.stores.pageweights.reading import Pace
 from hwctl.stores.pageweights.roots import Root
 
+# Small enough that a rate of a megabyte a second comes in sips and not in gulps of seconds.
+_PACED_BLOCK = 64 << 10
+
 _UNLEASED = "unleased: the page has no lock file, and a check makes none"
 _UNLEASED_RATE = "unleased: at a limited rate the page's lock would be held too long"
 
@@ -124,4 +127,4 @@ def pace(options: CheckOptions, ways: Ways | None) -> Pace:
         options.advance(count)
         watch.passed(count)
 
-    return Pace(on_block, watch.piece(BLOCK), ways)
+    return Pace(on_block, BLOCK if pacer is None else _PACED_BLOCK, ways)
