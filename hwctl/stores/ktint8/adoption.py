@@ -27,6 +27,7 @@ from hwctl.stores.ktint8.manifest import Schema
 from hwctl.stores.ktint8.publish import Published, publish, require_free
 from hwctl.stores.ktint8.staging import layer_digest
 from hwctl.stores.ktint8.tree import Plan, judge_root, judge_tree
+from hwctl.weights.amx import Geometry
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +40,19 @@ class Adoption:
     workers: int = 1
     wait: Deadline | None = None
     advance: Advance = silent
+    dry_run: bool = False
 
 
-def publish_staging(path: Path, run_id: str, adoption: Adoption) -> Published:
+@dataclass(frozen=True, slots=True)
+class Adopted:
+    """The tree that was found whole; ``published`` is None after a dry run."""
+
+    geometry: Geometry
+    layers: tuple[int, ...]
+    published: Published | None
+
+
+def publish_staging(path: Path, run_id: str, adoption: Adoption) -> Adopted:
     """Check the staging tree at ``path`` whole and publish it as the ready root of its run.
 
     Raises Busy while its producer holds the lock, Refused when it is not ours or the ready name is taken,
@@ -51,11 +62,15 @@ def publish_staging(path: Path, run_id: str, adoption: Adoption) -> Published:
     if path.name != layout.staging_name(run_id):
         raise Usage(f"the staging root of run {run_id} is named {layout.staging_name(run_id)}", path=path)
     final = path.with_name(layout.ready_name(run_id))
-    with _opened(path, adoption.wait or Deadline.now()) as (base_fd, root_fd):
+    # A dry run keeps nobody out who only looks.
+    mode = Mode.SHARED if adoption.dry_run else Mode.EXCLUSIVE
+    with _opened(path, mode, adoption.wait or Deadline.now()) as (base_fd, root_fd):
         lease = read_lease(root_fd, run_id)
         _require_ours(path, root_fd, run_id, lease, adoption)
         plan = _whole(path, root_fd, lease, adoption.expected)
         require_free(base_fd, final.name, final)
+        if adoption.dry_run:
+            return Adopted(plan.geometry, plan.whole, None)
         digests = _digests(path, root_fd, plan, lease, adoption)
         texts = {
             layer: manifest_text.layer_text(plan.geometry, layer, digests[layer]) for layer in plan.whole
@@ -63,11 +78,12 @@ def publish_staging(path: Path, run_id: str, adoption: Adoption) -> Published:
         source = lease.lease.progress.source if lease.lease and lease.lease.progress else None
         origin = manifest_text.Origin(run_id, os.geteuid(), Process.current(), source)
         data = manifest_text.ephemeral_text(plan.geometry, texts, origin)
-        return publish(base_fd, root_fd, path.name, final, Schema.EPHEMERAL, data)
+        published = publish(base_fd, root_fd, path.name, final, Schema.EPHEMERAL, data)
+        return Adopted(plan.geometry, plan.whole, published)
 
 
 @contextmanager
-def _opened(path: Path, wait: Deadline) -> Iterator[tuple[int, int]]:
+def _opened(path: Path, mode: Mode, wait: Deadline) -> Iterator[tuple[int, int]]:
     """(base, root) of a staging root that is the caller's own, with its lock held."""
     try:
         with opened_dir(path.parent) as base_fd:
@@ -76,7 +92,7 @@ def _opened(path: Path, wait: Deadline) -> Iterator[tuple[int, int]]:
                 raise Refused(faults[0].message, path=path)
             root_fd = open_dir(path.name, dir_fd=base_fd)
             try:
-                with acquire_dir(root_fd, Mode.EXCLUSIVE, wait):
+                with acquire_dir(root_fd, mode, wait):
                     named = os.stat(path.name, dir_fd=base_fd, follow_symlinks=False)
                     if inode_of(named) != inode_of(os.fstat(root_fd)):
                         raise NotFound("was published or removed meanwhile", path=path)

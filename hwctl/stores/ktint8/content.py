@@ -28,6 +28,9 @@ from hwctl.weights.amx import ROW_BLOCK, Geometry
 from hwctl.weights.amx_content import STRETCH_BYTES, ContentCheck
 from hwctl.weights.int8 import one_thread
 
+_PIECE = 256 << 10
+"""Between two reads of this size a rate, a deadline and a stop are looked at."""
+
 _BATCH_BYTES = 16 << 20
 """Pairs are handed to a worker in batches of about this much: a switch for every small file costs time."""
 
@@ -190,14 +193,13 @@ class _Reader:
     def _hash(self, fd: int, size: int, stretch: int, feed: ContentCheck | None) -> bytes:
         digest = hashlib.sha256()
         buffer = self._buffer(stretch)
-        piece = self._watch.piece(stretch)
         offset = 0
         with QuietFile(fd, size, self._ways) as source:
             while offset < size:
                 want = min(stretch, size - offset)
                 filled = 0
                 while filled < want:
-                    count = source.read_into(buffer[filled : min(filled + piece, want)], offset + filled)
+                    count = source.read_into(buffer[filled : min(filled + _PIECE, want)], offset + filled)
                     if count == 0:
                         raise ShortRead(offset + filled, size)
                     filled += count

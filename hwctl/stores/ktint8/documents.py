@@ -7,6 +7,7 @@ a finding or an IoFailed, never a traceback (VER-09).
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import stat
 from dataclasses import dataclass
@@ -20,11 +21,12 @@ from hwctl.stores.ktint8.manifest import Parsed, Schema
 
 @dataclass(frozen=True, slots=True)
 class ReadManifest:
-    """A manifest and its facts: ``written_ns`` is its mtime, 0 when it could not be read."""
+    """A manifest and its facts: its mtime and the SHA-256 of its bytes, 0 and empty if it was not read."""
 
     schema: Schema
     parsed: Parsed
     written_ns: int = 0
+    sha256: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,8 @@ def read_manifest(root_fd: int, *, ephemeral: bool) -> ReadManifest:
     data, written_ns, finding = _read(root_fd, schema.document, json_text.SIZE_LIMIT, "manifest")
     if finding is not None:
         return ReadManifest(schema, Parsed(None, (finding,)))
-    return ReadManifest(schema, manifest.parse(data, schema, legacy=not ephemeral), written_ns)
+    parsed = manifest.parse(data, schema, legacy=not ephemeral)
+    return ReadManifest(schema, parsed, written_ns, hashlib.sha256(data).hexdigest())
 
 
 def read_lease(root_fd: int, run_id: str) -> ReadLease:

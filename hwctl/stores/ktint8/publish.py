@@ -14,12 +14,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from hwctl.errors import Refused, from_os_error
+from hwctl.errors import Finding, Refused, from_os_error
 from hwctl.fs.atomic import create_document, rename_noreplace, replace_document, sync_dir
 from hwctl.fs.paths import read_document
 from hwctl.fs.walk import inode_of
-from hwctl.stores.ktint8 import layout, lease
+from hwctl.stores.ktint8 import layout, lease, manifest_text
+from hwctl.stores.ktint8.checks import unsound
 from hwctl.stores.ktint8.manifest import Schema
+from hwctl.stores.ktint8.staging import Staging
+from hwctl.stores.ktint8.tree import Plan, judge_tree
 
 PRIVATE = 0o600
 READABLE = 0o644
@@ -102,3 +105,24 @@ def _undo(root_fd: int, document: str, kept: bytes | None) -> None:
         with suppress(FileExistsError):
             create_document(root_fd, layout.LEASE, kept, PRIVATE)
     sync_dir(root_fd)
+
+
+def publish_staged(staging: Staging, schema: Schema) -> Published:
+    """Publish a staging root of our own, all of whose layers are finished.
+
+    Raises Damaged when the tree is not exactly what was staged, and what ``publish`` raises.
+    """
+    order = staging.order
+    plan = Plan(order.geometry, order.layers, documents=frozenset({layout.LEASE}), private=not order.shared)
+    findings = list(judge_tree(staging.root_fd, plan))
+    if findings or staging.missing:
+        raise unsound(staging.path, findings or [Finding("layer-unfinished", "layers are missing")])
+    texts = {
+        layer: manifest_text.layer_text(order.geometry, layer, digests)
+        for layer, digests in staging.done.items()
+    }
+    origin = manifest_text.Origin(order.run_id, os.geteuid(), staging.producer, order.source)
+    compose = manifest_text.ephemeral_text if schema is Schema.EPHEMERAL else manifest_text.persistent_text
+    data = compose(order.geometry, texts, origin)
+    final = staging.path.with_name(order.final)
+    return publish(staging.base_fd, staging.root_fd, staging.path.name, final, schema, data)

@@ -35,10 +35,12 @@ _PAGE = 4096
 class Order:
     """What is to be staged: the run, its shape, its layers ascending, and a text that names the source.
 
-    ``shared`` lets everybody read the tree, as a persistent store may be.
+    ``final`` is the name below the base that it will be published under. ``shared`` lets everybody read the
+    tree, as a persistent store may be.
     """
 
     run_id: str
+    final: str
     geometry: Geometry
     layers: tuple[int, ...]
     source: str

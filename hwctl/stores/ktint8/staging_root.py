@@ -25,11 +25,12 @@ from hwctl.stores.ktint8.staging import Order, Staging
 from hwctl.stores.ktint8.tree import judge_root
 
 
-def begin(base: Path, order: Order, deadline: Deadline, *, workers: int) -> Staging:
-    """A staging root for an order, locked, leased, its room reserved.
+def begin(base: Path, order: Order, deadline: Deadline, *, workers: int) -> Staging | None:
+    """A staging root for an order, locked, leased, its room reserved; None when its final name is taken.
 
-    Waits until ``deadline`` for another process that is at work on the same run. Raises Busy, Refused when
-    the root is somebody else's or of another source, NoRoom, IoFailed; nothing of ours is left then.
+    Waits until ``deadline`` for another process that is at work on the same run, which may well publish it.
+    Raises Busy, Refused when the root is somebody else's or of another source, NoRoom, IoFailed; nothing of
+    ours is left then.
     """
     name = layout.staging_name(layout.require_run_id(order.run_id))
     path = base / name
@@ -37,7 +38,10 @@ def begin(base: Path, order: Order, deadline: Deadline, *, workers: int) -> Stag
         base_fd = _open_base(base)
         undo.callback(os.close, base_fd)
         space.probe(base_fd)
-        root_fd, lock, made = _take(base_fd, name, path, deadline)
+        taken = _take(base_fd, order.final, path, deadline)
+        if taken is None:
+            return None
+        root_fd, lock, made = taken
         undo.callback(os.close, root_fd)
         undo.callback(lock.release)
         if made:
@@ -65,9 +69,10 @@ def _drop_empty(base_fd: int, name: str) -> None:
         os.rmdir(name, dir_fd=base_fd)
 
 
-def _take(base_fd: int, name: str, path: Path, deadline: Deadline) -> tuple[int, Held, bool]:
-    """The root's descriptor, its lock, and whether it was made just now."""
-    while True:
+def _take(base_fd: int, final: str, path: Path, deadline: Deadline) -> tuple[int, Held, bool] | None:
+    """The root's descriptor, its lock, and whether it was made just now; None once ``final`` is there."""
+    name = path.name
+    while _named(base_fd, final) is None:
         made = _make(base_fd, name, path)
         root_fd = _open_root(base_fd, name, path)
         if root_fd is None:
@@ -82,6 +87,7 @@ def _take(base_fd: int, name: str, path: Path, deadline: Deadline) -> tuple[int,
             raise
         # Published or removed while we waited: begin again with what is there now.
         os.close(root_fd)
+    return None
 
 
 def _make(base_fd: int, name: str, path: Path) -> bool:

@@ -82,7 +82,7 @@ class Survey:
                     used,
                     created=said.time_ns,
                     reason=said.reason,
-                    kind=root.kind,
+                    kind=root.kind.value,
                 )
             return self._finished(root, root_fd, st, used)
 
@@ -105,7 +105,7 @@ class Survey:
             used,
             created=read.written_ns or None,
             reason=reason,
-            kind=root.kind,
+            kind=root.kind.value,
             **facts,
         )
 
@@ -124,7 +124,7 @@ class Survey:
         if manifest.source is not None:
             facts["source"] = manifest.source
         created = manifest.created_ns or read.written_ns
-        return self._artifact(root, st, state, used, created=created, reason=reason, kind=root.kind, **facts)
+        return self._artifact(root, st, state, used, created=created, reason=reason, kind=root.kind.value, **facts)
 
     def _artifact(
         self,

@@ -1,0 +1,251 @@
+"""Publish a kt-int8 tree: from a checkpoint, from a staging tree, or as a persistent store from either.
+
+Owns what a publication is made of and in which order: plan, stage, fill, check, publish. How files are
+written and named is ``stores.ktint8``, what their bytes are ``weights.moe``. Whatever ends it early, a
+signal too, its own staging is removed on the way out (PUB-07).
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import json
+import os
+import threading
+from collections.abc import Container, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hwctl.core.ktint8_filling import PieceMaker, fill
+from hwctl.errors import Refused, from_os_error
+from hwctl.fs import space
+from hwctl.fs.locks import Deadline
+from hwctl.fs.paths import opened_dir
+from hwctl.stores.base import Advance, silent
+from hwctl.stores.ktint8 import layout
+from hwctl.stores.ktint8.adoption import Adoption, publish_staging
+from hwctl.stores.ktint8.copying import TreeSource, opened_source
+from hwctl.stores.ktint8.documents import read_manifest
+from hwctl.stores.ktint8.expect import Expectation
+from hwctl.stores.ktint8.manifest import Schema
+from hwctl.stores.ktint8.publish import Published, publish_staged
+from hwctl.stores.ktint8.staging import Order
+from hwctl.stores.ktint8.staging_root import begin
+from hwctl.weights.amx import Geometry, Piece, Projection
+from hwctl.weights.checkpoint import open_checkpoint
+from hwctl.weights.int8 import one_thread
+from hwctl.weights.moe.convert import Converter
+from hwctl.weights.moe.plan import MoePlan, plan_conversion
+from hwctl.weights.tensor_reader import TensorReader
+
+
+class Outcome(enum.StrEnum):
+    """What became of a publication; JOINED when another process published the same meanwhile."""
+
+    PUBLISHED = "published"
+    ALREADY = "already-published"
+    JOINED = "joined"
+    PLANNED = "planned"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a tree is to lie: ``final`` below ``base``, staged under ``run_id``."""
+
+    base: Path
+    run_id: str
+    final: str
+    schema: Schema
+
+    @classmethod
+    def ephemeral(cls, base: Path, run_id: str) -> Target:
+        return cls(base, layout.require_run_id(run_id), layout.ready_name(run_id), Schema.EPHEMERAL)
+
+    @classmethod
+    def persistent(cls, path: Path) -> Target:
+        """A store at ``path``. Its staging lies beside it under the name of a run, which the name of the
+        store gives: so that two at once meet, one that was killed is gone on with, and reclaim knows it."""
+        digest = hashlib.sha256(os.fsencode(path.name)).hexdigest()
+        return cls(path.parent, f"persistent-{digest[:32]}", path.name, Schema.PERSISTENT)
+
+    @property
+    def path(self) -> Path:
+        return self.base / self.final
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """How to go about it. ``wait`` bounds waiting for another process at the same run."""
+
+    jobs: int = 1
+    wait: Deadline = field(default_factory=Deadline.now)
+    advance: Advance = silent
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """What was published, or would be. ``kept`` counts the layers an interrupted conversion had finished."""
+
+    outcome: Outcome
+    path: Path
+    geometry: Geometry
+    layers: tuple[int, ...]
+    manifest_sha256: str | None = None
+    kept: int = 0
+
+    @property
+    def bytes(self) -> int:
+        return self.geometry.layer_bytes * len(self.layers)
+
+    @property
+    def files(self) -> int:
+        return self.geometry.layer_files * len(self.layers)
+
+
+def plan_checkpoint(path: Path, parts: int, layers: Container[int] | None) -> MoePlan:
+    """Open a checkpoint and find every matrix; Damaged with all findings, Unsupported, Usage."""
+    return plan_conversion(open_checkpoint(path), parts, layers)
+
+
+def from_checkpoint(plan: MoePlan, target: Target, work: Work) -> Publication:
+    """Convert a checkpoint and publish the tree.
+
+    Raises Busy, Refused (the name is taken by something else), NoRoom, IoFailed, and Damaged for weights
+    that are not finite; nothing of ours is left then.
+    """
+    order = _order(target, plan.geometry, plan.layers, source_of(plan))
+    with TensorReader(plan.checkpoint) as tensors, one_thread():
+        return _publish(order, target, _converting(plan, tensors), work)
+
+
+def _converting(plan: MoePlan, tensors: TensorReader) -> PieceMaker:
+    """A conversion in which every worker has its own buffers."""
+    local = threading.local()
+
+    def make(layer: int, expert: int, projection: Projection) -> Iterator[Piece]:
+        converter = getattr(local, "converter", None)
+        if not isinstance(converter, Converter):
+            converter = local.converter = Converter(plan, tensors)
+        yield from converter.matrix(layer, expert, projection)
+
+    return make
+
+
+def from_tree(path: Path, target: Target, parts: int | None, work: Work) -> Publication:
+    """Copy a ready or persistent tree, whose every byte is checked on its way.
+
+    Raises what ``from_checkpoint`` raises, and Damaged with what is wrong with the tree.
+    """
+    with opened_source(path, work.wait) as tree:
+        geometry = tree.manifest.geometry
+        if parts is not None and parts != geometry.parts:
+            words = f"has {geometry.parts} parts; another part count needs the checkpoint"
+            raise Refused(words, path=path)
+        order = _order(target, geometry, tree.manifest.indices, tree.manifest.source or tree.identity)
+        with one_thread():
+            return _publish(order, target, tree.matrix, work, tree)
+
+
+def from_staging(path: Path, run_id: str, expected: Expectation, work: Work) -> Publication:
+    """Finish a staging tree that another converter, or a dead process, left.
+
+    Raises Busy, Refused while its producer may live, Damaged with every finding; it is unchanged then.
+    """
+    adoption = Adoption(expected, True, work.jobs, work.wait, work.advance, work.dry_run)
+    adopted = publish_staging(path, run_id, adoption)
+    published = adopted.published
+    return Publication(
+        Outcome.PLANNED if published is None else Outcome.PUBLISHED,
+        path.with_name(layout.ready_name(run_id)),
+        adopted.geometry,
+        adopted.layers,
+        None if published is None else published.manifest_sha256,
+    )
+
+
+def source_of(plan: MoePlan) -> str:
+    """A text that names what a conversion reads: the weight files as they lie there now, and config.json.
+
+    It stands in the manifest and in the lease, where it tells an interrupted conversion of the same source
+    from one of another.
+    """
+    shards = {shard.name: shard.identity for shard in plan.checkpoint.shards}
+    facts = [[name, *shards[name]] for name in plan.shards]
+    config = json.dumps(plan.checkpoint.config, sort_keys=True)
+    digest = hashlib.sha256(json.dumps([facts, config]).encode()).hexdigest()
+    return f"checkpoint:{digest}"
+
+
+def _order(target: Target, geometry: Geometry, layers: tuple[int, ...], source: str) -> Order:
+    shared = target.schema is Schema.PERSISTENT
+    return Order(target.run_id, target.final, geometry, layers, source, shared)
+
+
+def _publish(
+    order: Order, target: Target, make: PieceMaker, work: Work, tree: TreeSource | None = None
+) -> Publication:
+    found = _existing(target, order)
+    if found is not None:
+        return _publication(Outcome.ALREADY, target, order, found)
+    if work.dry_run:
+        need = order.geometry.layer_bytes * len(order.layers)
+        space.require(
+            target.base, need, order.geometry.layer_files * len(order.layers), what=str(target.path)
+        )
+        return Publication(Outcome.PLANNED, target.path, order.geometry, order.layers)
+    _make_base(target.base)
+    staging = begin(target.base, order, work.wait, workers=work.jobs)
+    if staging is None:
+        joined = _existing(target, order)
+        if joined is None:
+            raise Refused(f"{target.path} was published and consumed by others meanwhile", path=target.path)
+        return _publication(Outcome.JOINED, target, order, joined)
+    with staging:
+        kept = len(staging.done)
+        work.advance(order.geometry.layer_bytes * kept)
+        fill(staging, make, jobs=work.jobs, advance=work.advance)
+        if tree is not None:
+            for layer, digests in staging.done.items():
+                tree.require_digests(layer, digests)
+        published = publish_staged(staging, target.schema)
+    return _publication(Outcome.PUBLISHED, target, order, published, kept)
+
+
+def _publication(
+    outcome: Outcome, target: Target, order: Order, published: Published, kept: int = 0
+) -> Publication:
+    digest = published.manifest_sha256
+    return Publication(outcome, target.path, order.geometry, order.layers, digest, kept)
+
+
+def _existing(target: Target, order: Order) -> Published | None:
+    """What stands under the final name already, if it is the very same; Refused if it is something else."""
+    if not os.path.lexists(target.path):
+        return None
+    try:
+        with opened_dir(target.path) as root_fd:
+            read = read_manifest(root_fd, ephemeral=target.schema is Schema.EPHEMERAL)
+            manifest = read.parsed.manifest
+            same = (
+                manifest is not None
+                and not read.parsed.findings
+                and (manifest.source, manifest.geometry) == (order.source, order.geometry)
+                and manifest.indices == order.layers
+                and not manifest.half_consumed
+            )
+            if same:
+                return Published(target.path, read.sha256)
+    except NotADirectoryError:
+        pass  # a file or a link has the name
+    except OSError as exc:
+        raise from_os_error(exc, "cannot look at what has the name already", target.path) from exc
+    words = f"{target.path} exists already and was not made from this source; nothing was published"
+    raise Refused(words, path=target.path)
+
+
+def _make_base(base: Path) -> None:
+    try:
+        base.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as exc:
+        raise from_os_error(exc, "cannot make the folder", base) from exc
