@@ -17,6 +17,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 
+from hwctl.fs.mounts import MEMORY, mount_of_fd
+from hwctl.fs.paths import open_regular
 from hwctl.fs.space import reserve
 from hwctl.stores.base import Advance, silent
 from hwctl.stores.hostweights.lanes import Lanes
@@ -26,8 +28,8 @@ from hwctl.stores.hostweights.tensors import Extent, PayloadPlan, refusal
 
 Producer = Callable[["ArtifactWriter"], None]
 
-Admit = Callable[[int, int], None]
-"""Capacity: (bytes of the artifact so far and to come, bytes to come now); raises NoRoom."""
+Free = Callable[[int], None]
+"""Whether so many bytes more may be written now; raises NoRoom."""
 
 _NEW_PAYLOAD = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -36,14 +38,15 @@ class ArtifactWriter:
     """Writes the planned payload files, each once. Memory is bounded by what the producer hands over."""
 
     def __init__(
-        self, dir_fd: int, plans: Sequence[PayloadPlan], admit: Admit, *, advance: Advance = silent
+        self, dir_fd: int, plans: Sequence[PayloadPlan], free: Free, *, advance: Advance = silent
     ) -> None:
+        """``dir_fd`` is the staging directory; ``advance`` is told of bytes as they are handed over."""
         self._dir_fd = dir_fd
         self._plans = {plan.file_name: plan for plan in plans}
-        self._admit = admit
+        self._free = free
         self._advance = advance
         self._lanes = Lanes()
-        self._admitted = 0
+        self._in_memory = mount_of_fd(dir_fd).fs_type in MEMORY
         self._open: dict[str, PayloadFile] = {}
         self._closed: dict[str, PayloadFile] = {}
 
@@ -57,19 +60,30 @@ class ArtifactWriter:
         """Size of all payload files together."""
         return sum(plan.size for plan in self._plans.values())
 
+    def reserve(self) -> None:
+        """Create every payload file with its full size, so that others who measure the store count it."""
+        for plan in self._plans.values():
+            fd = os.open(plan.file_name, _NEW_PAYLOAD, 0o600, dir_fd=self._dir_fd)
+            try:
+                os.ftruncate(fd, plan.size)
+            finally:
+                os.close(fd)
+
     def open(self, file_name: str, *, ordered: bool = False) -> PayloadFile:
-        """Create a payload file of its full size. NoRoom when a limit or the file system says no.
+        """Begin a payload file. NoRoom when a limit or the file system says no, Usage for a second time.
 
         Several may be open at a time.
         """
         plan = self._plans.get(file_name)
         if plan is None or file_name in self._open or file_name in self._closed:
             raise refusal(f"payload {file_name!r} was not declared, or was opened before")
-        self._admit(self._admitted + plan.size, plan.size)
-        self._admitted += plan.size
-        fd = os.open(file_name, _NEW_PAYLOAD, 0o600, dir_fd=self._dir_fd)
+        self._free(plan.size)
+        fd, _ = open_regular(file_name, dir_fd=self._dir_fd, flags=os.O_RDWR)
         try:
-            reserve(fd, plan.size)
+            # On a tmpfs reserving takes every page at once, while nothing else can go on; payloads are only
+            # ever written by write(), which answers ENOSPC where a store through a map would die (PUB-03).
+            if not self._in_memory:
+                reserve(fd, plan.size)
             payload = PayloadFile(
                 plan,
                 self._dir_fd,

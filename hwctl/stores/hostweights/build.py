@@ -1,0 +1,85 @@
+"""Get or build: one process builds the artifact of a key, the others wait and join.
+
+Owns who builds and when, and clearing the way for a build. How an artifact is written is ``publication``'s
+work, how it is looked up ``lookup``'s.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hwctl.errors import Damaged, HwctlError, IoFailed, from_os_error
+from hwctl.fs.locks import Deadline
+from hwctl.stores.base import Advance, CheckOptions, Level, silent
+from hwctl.stores.hostweights import leases, quarantine
+from hwctl.stores.hostweights.lookup import attempt
+from hwctl.stores.hostweights.opening import StoreRoot
+from hwctl.stores.hostweights.publication import Publication, publish
+from hwctl.stores.hostweights.verdict import Code, Lookup, Outcome, Stage, coded
+from hwctl.stores.hostweights.writer import Producer
+
+
+def get_or_build(
+    root: StoreRoot,
+    publication: Publication,
+    produce: Producer,
+    *,
+    level: Level = Level.SIZE,
+    deadline: Deadline,
+    options: CheckOptions | None = None,
+    advance: Advance = silent,
+) -> Lookup:
+    """The artifact of an identity, with a lease on it: HIT, BUILT, or JOINED when another process built it.
+
+    ``produce`` runs only in the process that builds. ``deadline`` bounds every wait for a lock; ``options``
+    are for the checks, at ``level``. An invalid artifact is denied and replaced, as upstream does.
+
+    Raises Busy, NoRoom, IoFailed, Refused and Usage with upstream's words in ``details``
+    (``verdict.failure_of``), and Damaged when what was just built does not verify.
+    """
+    identity = publication.identity
+
+    def look() -> Lookup:
+        return attempt(root, identity, level, deadline, deny_invalid=True, options=options)
+
+    found = look()
+    if found.outcome is Outcome.HIT:
+        return found
+    with leases.building(root, identity.key, deadline):
+        found = look()
+        if found.outcome is Outcome.HIT:
+            return replace(found, outcome=Outcome.JOINED)
+        _prepare(root, identity.key, deadline)
+        publish(root, publication, produce, deadline, advance=advance)
+        found = look()
+        if found.outcome is not Outcome.HIT:
+            raise Damaged("the new artifact does not verify", found.findings, path=found.path)
+        return replace(found, outcome=Outcome.BUILT)
+
+
+def _prepare(root: StoreRoot, key: str, deadline: Deadline) -> None:
+    with leases.replacing(root, key, deadline):
+        try:
+            quarantine.prepare_rebuild(root, key)
+        except OSError as exc:
+            raise quarantine_failure(exc, root) from exc
+
+
+def cleanup(root: StoreRoot, key: str) -> None:
+    """Remove the artifact of a key without waiting for anybody; an absent one is success.
+
+    Raises Busy (active_build_timeout or active_lease), IoFailed or NoRoom.
+    """
+    with leases.exclusive(root, key, Deadline.now()):
+        try:
+            quarantine.clean_up(root, key)
+        except OSError as exc:
+            raise quarantine_failure(exc, root) from exc
+
+
+def quarantine_failure(exc: OSError, root: StoreRoot) -> HwctlError:
+    """An OSError while entries were moved aside or deleted."""
+    error = from_os_error(exc, f"cannot clear the way in {root.path}", exc.filename or root.path)
+    if isinstance(error, IoFailed):
+        error.retryable = True
+    return coded(error, Stage.LIFECYCLE, Code.QUARANTINE_FAILED)

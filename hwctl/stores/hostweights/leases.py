@@ -1,0 +1,93 @@
+"""Locks of a key, in the order of the format: the build lock, then the artifact lock.
+
+Owns taking them and the clock of last use. A lock file is never removed: nobody looks again whether the
+file it locked still has its name.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+from hwctl.errors import Busy, from_os_error
+from hwctl.fs.locks import Deadline, Held, Mode, acquire
+from hwctl.stores.base import Lease
+from hwctl.stores.hostweights.layout import ARTIFACTS, LOCK_MODE, LOCKS, artifact_lock, build_lock
+from hwctl.stores.hostweights.opening import StoreRoot
+from hwctl.stores.hostweights.verdict import Code, Stage, coded
+
+
+def shared(root: StoreRoot, key: str, deadline: Deadline, *, create: bool) -> Held | None:
+    """The shared artifact lock, None when its file is absent and not to be made.
+
+    With ``create`` a file is made for an artifact that exists only: names that are merely asked for would
+    otherwise fill the folder for ever.
+    """
+    held = _take(root, artifact_lock(key), Mode.SHARED, deadline, create=False)
+    if held is None and create and os.path.lexists(root.path / ARTIFACTS / key):
+        held = _take(root, artifact_lock(key), Mode.SHARED, deadline, create=True)
+    return held
+
+
+def exclusive(root: StoreRoot, key: str, deadline: Deadline) -> Lease:
+    """Build lock and artifact lock, both exclusive: what removing and setting aside need.
+
+    Raises Busy in upstream's words for a cleanup: active_build_timeout or active_lease.
+    """
+    try:
+        build = _take(root, build_lock(key), Mode.EXCLUSIVE, deadline, create=True)
+    except Busy as exc:
+        raise coded(exc, Stage.LIFECYCLE, Code.ACTIVE_BUILD_TIMEOUT) from exc
+    assert build is not None
+    try:
+        artifact = _take(root, artifact_lock(key), Mode.EXCLUSIVE, deadline, create=True)
+    except BaseException as exc:
+        build.release()
+        if isinstance(exc, Busy):
+            raise coded(exc, Stage.LIFECYCLE, Code.ACTIVE_LEASE) from exc
+        raise
+    assert artifact is not None
+    return Lease((build, artifact))
+
+
+def building(root: StoreRoot, key: str, deadline: Deadline) -> Held:
+    """The build lock: held from before the second lookup until the result of a build is known."""
+    return _producing(root, build_lock(key), deadline)
+
+
+def replacing(root: StoreRoot, key: str, deadline: Deadline) -> Held:
+    """The exclusive artifact lock of a builder, who holds the build lock already."""
+    return _producing(root, artifact_lock(key), deadline)
+
+
+def _producing(root: StoreRoot, name: str, deadline: Deadline) -> Held:
+    try:
+        held = _take(root, name, Mode.EXCLUSIVE, deadline, create=True)
+    except Busy as exc:
+        raise coded(exc, Stage.PRODUCTION, Code.ACTIVE_BUILD_TIMEOUT) from exc
+    assert held is not None
+    return held
+
+
+def touch(held: Held) -> None:
+    """Note a use: the lock file's times are the clock of last use. Not worth failing for."""
+    try:
+        os.utime(held.fd)
+    except OSError:
+        return
+
+
+def lock_path(root: StoreRoot, key: str) -> Path:
+    """The artifact lock's file."""
+    return root.path / LOCKS / artifact_lock(key)
+
+
+def _take(root: StoreRoot, name: str, mode: Mode, deadline: Deadline, *, create: bool) -> Held | None:
+    try:
+        with root.folder(LOCKS) as folder:
+            return acquire(name, mode, deadline, dir_fd=folder, create=create, file_mode=LOCK_MODE)
+    except OSError as exc:
+        if exc.errno == errno.ENOENT and not create:
+            return None  # the folder of locks is missing: there is nothing to lock
+        raise from_os_error(exc, f"cannot open {root.path / LOCKS}", root.path / LOCKS) from exc

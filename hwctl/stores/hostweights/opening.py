@@ -1,0 +1,278 @@
+"""Opening a store: looking at one as it lies there, and the writer's way that creates what is missing.
+
+Owns the order of the steps and what each refusal is called in upstream's words. What the documents mean
+is in ``domain``.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from hwctl.errors import Busy, Finding, HwctlError, IoFailed, Refused, from_os_error
+from hwctl.fs.atomic import replace_document
+from hwctl.fs.locks import Deadline, Mode, acquire
+from hwctl.fs.mounts import mount_of, storage_class
+from hwctl.fs.paths import NotRegular, TooLarge, open_dir, opened_dir, read_document
+from hwctl.stores.hostweights import canonical
+from hwctl.stores.hostweights.domain import Capacity, Domain, new_domain, parse_domain, parse_policy
+from hwctl.stores.hostweights.fields import Problems
+from hwctl.stores.hostweights.layout import (
+    DIRECTORY_MODE,
+    DOMAIN,
+    FILE_MODE,
+    INIT_LOCK,
+    LOCK_MODE,
+    LOCKS,
+    METADATA_LIMIT,
+    OTHERS_WRITE,
+    POLICY,
+    SUBDIRECTORIES,
+)
+from hwctl.stores.hostweights.verdict import Code, Stage, coded
+
+COORDINATION_SECONDS = 600.0
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What an opener asks of a store. None takes what the store records, or the default for a new one."""
+
+    scope: str | None = None
+    domain_id: str | None = None
+    storage_class: str | None = None
+    capacity: Capacity | None = None
+    trusted: bool = True
+    wait: Deadline = field(default_factory=lambda: Deadline.after(COORDINATION_SECONDS))
+
+
+@dataclass(frozen=True, slots=True)
+class StoreRoot:
+    """A store as it was opened. ``trusted`` off skips the rules about owners and write bits.
+
+    ``domain`` and ``capacity`` are None where the documents are absent or damaged; ``problems`` says why.
+    """
+
+    path: Path
+    owner_uid: int
+    domain: Domain | None
+    capacity: Capacity | None
+    problems: tuple[Finding, ...] = ()
+    trusted: bool = True
+
+    @property
+    def trusted_uid(self) -> int | None:
+        """The uid everything has to belong to, None when that is not looked at."""
+        return self.owner_uid if self.trusted else None
+
+    @contextmanager
+    def folder(self, name: str) -> Iterator[int]:
+        """The descriptor of a sub-directory for the length of a with-block. OSError passes through."""
+        with opened_dir(self.path / name) as fd:
+            yield fd
+
+
+def look_at_root(path: Path, *, trusted: bool = True) -> StoreRoot:
+    """A store as a reader finds it: nothing is created, locked or compared with wishes.
+
+    ``path`` is resolved. Raises IoFailed when the root itself cannot be looked at.
+    """
+    try:
+        fd = open_dir(path)
+    except OSError as exc:
+        raise from_os_error(exc, f"cannot open the store {path}", path) from exc
+    try:
+        owner = os.fstat(fd).st_uid
+        domain, first = _read(fd, path, DOMAIN, parse_domain)
+        capacity, second = _read(fd, path, POLICY, parse_policy)
+    finally:
+        os.close(fd)
+    return StoreRoot(path, owner, domain, capacity, (*first, *second), trusted)
+
+
+def _read(
+    fd: int, root: Path, name: str, parse: Callable[[bytes, str], tuple[_T | None, Problems]]
+) -> tuple[_T | None, tuple[Finding, ...]]:
+    shown = str(root / name)
+    try:
+        document = read_document(name, dir_fd=fd, limit=METADATA_LIMIT)
+    except FileNotFoundError:
+        return None, (Finding("missing-file", f"{shown} is missing", shown),)
+    except OSError as exc:
+        return None, (_unreadable(exc, shown),)
+    value, problems = parse(document.data, shown)
+    if document.stat.st_nlink != 1:
+        problems.add("hard-linked", f"has {document.stat.st_nlink} links", expected=1)
+        value = None
+    return value, tuple(problems.found)
+
+
+def _unreadable(exc: OSError, shown: str) -> Finding:
+    if isinstance(exc, NotRegular):
+        return Finding("not-regular", f"{shown} {exc.strerror}", shown)
+    if isinstance(exc, TooLarge):
+        return Finding("too-large", f"{shown} {exc.strerror}", shown, exc.limit, exc.size)
+    if exc.errno == errno.ELOOP:
+        return Finding("symbolic-link", f"{shown} is a symbolic link", shown)
+    return Finding("unreadable", f"{shown} cannot be read: {exc.strerror}", shown)
+
+
+def open_root(path: Path, wanted: Wanted) -> StoreRoot:
+    """Open a store for writing as upstream opens one, creating what is missing.
+
+    Raises, with upstream's words in ``details``: Refused when the place or the recorded policy does not fit,
+    Busy when another process holds the initialisation lock too long, IoFailed or NoRoom for the rest.
+    """
+    root = path.expanduser().resolve()
+    fs_type = _judge_class(root, wanted)
+    try:
+        _make_folders(root)
+        if wanted.trusted:
+            _judge_folders(root)
+        with opened_dir(root / LOCKS) as locks, opened_dir(root) as fd:
+            try:
+                held = acquire(
+                    INIT_LOCK, Mode.EXCLUSIVE, wanted.wait, dir_fd=locks, create=True, file_mode=LOCK_MODE
+                )
+            except Busy as exc:
+                raise coded(exc, Stage.DOMAIN, Code.DOMAIN_UNAVAILABLE) from exc
+            assert held is not None
+            with held:
+                domain = _settle_domain(fd, root, wanted, fs_type)
+                capacity = _settle_policy(fd, root, wanted)
+            return StoreRoot(root, os.fstat(fd).st_uid, domain, capacity, trusted=wanted.trusted)
+    except OSError as exc:
+        raise _unavailable(exc, root) from exc
+
+
+def _judge_class(root: Path, wanted: Wanted) -> str:
+    fs_type = mount_of(root).fs_type
+    found = storage_class(fs_type)
+    details: dict[str, object] = {"fs_type": fs_type, "storage_class": found}
+    if found not in ("disk", "tmpfs"):
+        why = "is remote" if found == "remote" else "is not known to be local"
+        error = Refused(f"{root} lies on {fs_type}, which {why}", path=root, details=details)
+        raise coded(error, Stage.CONFIGURATION, Code.DOMAIN_POLICY_MISMATCH)
+    if wanted.storage_class not in (None, found):
+        message = f"{root} lies on {fs_type}, of class {found}, not {wanted.storage_class}"
+        raise coded(Refused(message, path=root, details=details), Stage.DOMAIN, Code.STORAGE_CLASS_MISMATCH)
+    return fs_type
+
+
+def _make_folders(root: Path) -> None:
+    missing = [root]
+    while not missing[-1].parent.exists():
+        missing.append(missing[-1].parent)
+    for folder in (*reversed(missing), *(root / name for name in SUBDIRECTORIES)):
+        try:
+            os.mkdir(folder, DIRECTORY_MODE)
+            os.chmod(folder, DIRECTORY_MODE)  # whatever the umask took away
+        except FileExistsError:
+            if not os.path.isdir(folder):
+                raise NotADirectoryError(
+                    errno.ENOTDIR, os.strerror(errno.ENOTDIR), os.fspath(folder)
+                ) from None
+
+
+def _judge_folders(root: Path) -> None:
+    """Owner and modes of the root and its five folders, by lstat: one owner for each store (LEA-04)."""
+    caller = os.geteuid()
+    for folder in (root, *(root / name for name in SUBDIRECTORIES)):
+        st = os.lstat(folder)
+        if not stat.S_ISDIR(st.st_mode):
+            problem = "is not a directory"
+        elif st.st_uid != caller:
+            problem = f"belongs to uid {st.st_uid}, the caller is uid {caller}; a store has one owner"
+        elif st.st_mode & OTHERS_WRITE:
+            problem = f"can be written by others (mode {stat.S_IMODE(st.st_mode):04o})"
+        else:
+            continue
+        error = Refused(f"{folder} {problem}", path=folder, details={"owner_uid": st.st_uid})
+        raise coded(error, Stage.DOMAIN, Code.DOMAIN_UNAVAILABLE)
+
+
+def _settle_domain(fd: int, root: Path, wanted: Wanted, fs_type: str) -> Domain:
+    found = storage_class(fs_type)
+    recorded = _recorded(fd, root, DOMAIN, parse_domain)
+    if recorded is None:
+        domain = new_domain(wanted.scope or "node", wanted.domain_id or "node", found, fs_type)
+        _write(fd, DOMAIN, domain.document())
+        return domain
+    for name, wish in (
+        ("scope", wanted.scope),
+        ("domain_id", wanted.domain_id),
+        ("storage_class", found),
+        ("filesystem_type", fs_type),
+    ):
+        if wish is not None and getattr(recorded, name) != wish:
+            raise _mismatch(root / DOMAIN, name, wish, getattr(recorded, name))
+    return recorded
+
+
+def _settle_policy(fd: int, root: Path, wanted: Wanted) -> Capacity:
+    recorded = _recorded(fd, root, POLICY, parse_policy)
+    if recorded is None:
+        capacity = wanted.capacity or Capacity()
+        _write(fd, POLICY, capacity.document())
+        return capacity
+    if wanted.capacity is not None and wanted.capacity != recorded:
+        raise _mismatch(root / POLICY, "the limits", wanted.capacity.document(), recorded.document())
+    return recorded
+
+
+def _recorded(
+    fd: int, root: Path, name: str, parse: Callable[[bytes, str], tuple[_T | None, Problems]]
+) -> _T | None:
+    """What a document records, None when there is none; Refused when it is damaged."""
+    try:
+        os.stat(name, dir_fd=fd, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    try:
+        document = read_document(name, dir_fd=fd, limit=METADATA_LIMIT)
+    except (NotRegular, TooLarge) as exc:
+        raise _damaged(root / name, (_unreadable(exc, name),)) from exc
+    value, problems = parse(document.data, name)
+    if document.stat.st_nlink != 1:
+        problems.add("hard-linked", f"has {document.stat.st_nlink} links")
+    if value is None or problems.found:
+        raise _damaged(root / name, tuple(problems.found))
+    return value
+
+
+def _damaged(path: Path, findings: tuple[Finding, ...]) -> HwctlError:
+    message = f"{path.parent}: {findings[0].message}"
+    details: dict[str, object] = {"findings": [finding.message for finding in findings]}
+    return coded(
+        Refused(message, path=path, details=details), Stage.CONFIGURATION, Code.DOMAIN_POLICY_MISMATCH
+    )
+
+
+def _mismatch(path: Path, name: str, wish: object, recorded: object) -> HwctlError:
+    error = Refused(
+        f"{path} records {name} as {recorded!r}, asked for was {wish!r}",
+        path=path,
+        details={"field": name, "expected": wish, "actual": recorded},
+    )
+    return coded(error, Stage.CONFIGURATION, Code.DOMAIN_POLICY_MISMATCH)
+
+
+def _write(fd: int, name: str, document: dict[str, object]) -> None:
+    temporary = f".{name}.{uuid.uuid4().hex}.tmp"
+    replace_document(fd, name, canonical.encode(document), mode=FILE_MODE, temporary=temporary)
+
+
+def _unavailable(exc: OSError, root: Path) -> HwctlError:
+    error = from_os_error(exc, f"cannot open the store {root}", exc.filename or root)
+    if isinstance(error, IoFailed):
+        return coded(error, Stage.DOMAIN, Code.DOMAIN_UNAVAILABLE)
+    return error

@@ -1,0 +1,122 @@
+"""Publishing one artifact: from declared tensors to a committed directory, or to nothing at all.
+
+Owns the order of the steps and what an error in each is called. The build lock of the key is the caller's,
+and there is no valid artifact of that key; who may build is settled in ``build``.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+from hwctl.errors import HwctlError, NoRoom, from_os_error
+from hwctl.fs import space
+from hwctl.fs.locks import Deadline
+from hwctl.fs.probe import probe
+from hwctl.stores.base import Advance, silent
+from hwctl.stores.hostweights.capacity import admission
+from hwctl.stores.hostweights.commit import Published, commit
+from hwctl.stores.hostweights.identity import Identity
+from hwctl.stores.hostweights.layout import TMP
+from hwctl.stores.hostweights.opening import StoreRoot
+from hwctl.stores.hostweights.records import seal
+from hwctl.stores.hostweights.staging import Staging
+from hwctl.stores.hostweights.tensors import PayloadPlan, TensorSpec, plan_payloads
+from hwctl.stores.hostweights.verdict import Code, Stage, coded
+from hwctl.stores.hostweights.writer import ArtifactWriter, Producer
+
+_OTHER_INODES = 3
+"""The staging directory and the two documents."""
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """What is to be published: an identity, the tensors a producer promises, and free-form metadata.
+
+    ``format_metadata`` is any JSON value of plain types (``canonical.validated``).
+    """
+
+    identity: Identity
+    tensors: tuple[TensorSpec, ...]
+    format_metadata: object = field(default_factory=dict)
+
+
+def publish(
+    root: StoreRoot,
+    publication: Publication,
+    produce: Producer,
+    deadline: Deadline,
+    *,
+    advance: Advance = silent,
+) -> Published:
+    """Write and commit one artifact; on any failure nothing of it stays but what a collision set aside.
+
+    ``deadline`` bounds the waits for locks, not the producer. Raises Usage for tensors that cannot be
+    published or were not written as declared, NoRoom, IoFailed, Busy and Refused, with upstream's words in
+    ``details``. Other exceptions of the producer pass through.
+    """
+    plans = plan_payloads(publication.tensors)
+    total = sum(plan.size for plan in plans)
+    try:
+        with root.folder(TMP) as tmp:
+            probe(tmp)
+            return _publish(root, tmp, publication, plans, produce, deadline, advance)
+    except _ProducerError as failed:
+        raise _failure(root, failed.cause, total, Stage.PRODUCTION, Code.PRODUCER_FAILED) from failed.cause
+    except OSError as exc:
+        raise _failure(root, exc, total, Stage.DOMAIN, Code.DOMAIN_UNAVAILABLE) from exc
+
+
+class _ProducerError(Exception):
+    """An OSError met while the producer was writing, on its way out past the removal of staging."""
+
+    def __init__(self, cause: OSError) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+
+def _publish(
+    root: StoreRoot,
+    tmp: int,
+    publication: Publication,
+    plans: Sequence[PayloadPlan],
+    produce: Producer,
+    deadline: Deadline,
+    advance: Advance,
+) -> Published:
+    with ExitStack() as undo:
+        with admission(root, deadline) as admitted:
+            size = sum(plan.size for plan in plans)
+            admitted.whole(size)
+            admitted.free(size, len(plans) + _OTHER_INODES)
+            staging = Staging(root, tmp, publication.identity.key)
+            undo.callback(staging.close)
+            undo.callback(staging.discard)
+            writer = ArtifactWriter(staging.fd, plans, admitted.free, advance=advance)
+            undo.callback(writer.close)
+            writer.reserve()
+        try:
+            produce(writer)
+            tensors, files = writer.finish()
+        except OSError as exc:
+            raise _ProducerError(exc) from exc
+        sealed = seal(publication.identity, tensors, files, publication.format_metadata)
+        staging.seal(sealed)
+        admitted.whole(staging.size())
+        staging.mark()
+        return commit(root, staging, sealed, deadline)
+
+
+def _failure(root: StoreRoot, exc: OSError, total: int, stage: Stage, code: Code) -> HwctlError:
+    """An OSError as what it means. Asked for after staging is gone, so that the room is what there was."""
+    error = from_os_error(exc, f"cannot write the artifact of {total} bytes in {root.path}", root.path)
+    if not isinstance(error, NoRoom):
+        return coded(error, stage, code)
+    if exc.errno == errno.ENOSPC:
+        try:
+            space.require(root.path, total, 0, what="the artifact")
+        except NoRoom as better:  # it names need, available, mount and the knob that helps (PUB-03)
+            error = better
+    return coded(error, Stage.CAPACITY, Code.ENOSPC)
