@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
-from hwctl.errors import HwctlError, NoRoom, from_os_error
+from hwctl.errors import Damaged, Finding, HwctlError, NoRoom, from_os_error
 from hwctl.fs import space
 from hwctl.fs.locks import Deadline
 from hwctl.fs.probe import probe
@@ -19,9 +19,9 @@ from hwctl.stores.base import Advance, silent
 from hwctl.stores.hostweights.capacity import admission
 from hwctl.stores.hostweights.commit import Published, commit
 from hwctl.stores.hostweights.identity import Identity
-from hwctl.stores.hostweights.layout import TMP
+from hwctl.stores.hostweights.layout import MANIFEST, TMP
 from hwctl.stores.hostweights.opening import StoreRoot
-from hwctl.stores.hostweights.records import seal
+from hwctl.stores.hostweights.records import Sealed, seal
 from hwctl.stores.hostweights.staging import Staging
 from hwctl.stores.hostweights.tensors import PayloadPlan, TensorSpec, plan_payloads
 from hwctl.stores.hostweights.verdict import Code, Stage, coded
@@ -35,12 +35,14 @@ _OTHER_INODES = 3
 class Publication:
     """What is to be published: an identity, the tensors a producer promises, and free-form metadata.
 
-    ``format_metadata`` is any JSON value of plain types (``canonical.validated``).
+    ``format_metadata`` is any JSON value of plain types (``canonical.validated``). ``content_sha256`` is the
+    content digest the artifact must turn out to have, where that is known: of a copy.
     """
 
     identity: Identity
     tensors: tuple[TensorSpec, ...]
     format_metadata: object = field(default_factory=dict)
+    content_sha256: str | None = None
 
 
 def publish(
@@ -55,7 +57,8 @@ def publish(
 
     ``deadline`` bounds the waits for locks, not the producer. Raises Usage for tensors that cannot be
     published or were not written as declared, NoRoom, IoFailed, Busy and Refused, with upstream's words in
-    ``details``. Other exceptions of the producer pass through.
+    ``details``; Damaged when the content is not the one expected. Other exceptions of the producer pass
+    through.
     """
     plans = plan_payloads(publication.tensors)
     total = sum(plan.size for plan in plans)
@@ -103,10 +106,20 @@ def _publish(
         except OSError as exc:
             raise _ProducerError(exc) from exc
         sealed = seal(publication.identity, tensors, files, publication.format_metadata)
+        _require_content(publication, sealed)
         staging.seal(sealed)
         admitted.whole(staging.size())
         staging.mark()
         return commit(root, staging, sealed, deadline)
+
+
+def _require_content(publication: Publication, sealed: Sealed) -> None:
+    """A copy has to be one. Upstream never checks the digests of single tensors, so a source can lie there."""
+    expected, actual = publication.content_sha256, sealed.manifest.artifact_content_sha256
+    if expected is None or expected == actual:
+        return
+    message = "the tensors that were copied have another content digest than their artifact states"
+    raise Damaged(message, [Finding("content-digest", message, MANIFEST, expected, actual)])
 
 
 def _failure(root: StoreRoot, exc: OSError, total: int, stage: Stage, code: Code) -> HwctlError:
