@@ -10,6 +10,7 @@ import base64
 import json
 import math
 import os
+import re
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import PurePath
@@ -18,6 +19,7 @@ from hwctl.errors import Finding
 from hwctl.stores.base import Artifact, Report, State
 
 _DEEPEST = 32
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def dumps(value: object) -> bytes:
@@ -62,9 +64,7 @@ def plain(value: object, depth: int = 0) -> object:
     if value is None or isinstance(value, bool | int):
         return value if not isinstance(value, int) or isinstance(value, bool) else int(value)
     if isinstance(value, str):
-        return (
-            value.encode("utf-8", "surrogateescape").decode("utf-8", "replace") if _odd(value) else str(value)
-        )
+        return valid(value)
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     if depth >= _DEEPEST:
@@ -78,13 +78,9 @@ def plain(value: object, depth: int = 0) -> object:
     return plain(str(value), depth + 1)
 
 
-def _odd(text: str) -> bool:
-    """Whether ``text`` holds lone surrogates."""
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return True
-    return False
+def valid(text: str) -> str:
+    """``text`` without lone surrogates, which stand for bytes that were not UTF-8 and no parser agrees on."""
+    return str(text) if _SURROGATE.search(text) is None else _SURROGATE.sub("\ufffd", text)
 
 
 def named(field: str, name: str | PurePath | None) -> dict[str, object]:
@@ -93,9 +89,17 @@ def named(field: str, name: str | PurePath | None) -> dict[str, object]:
         return {field: None}
     text = str(name)
     fields: dict[str, object] = {field: text}
-    if _odd(text):
-        fields[f"{field}_b64"] = base64.b64encode(os.fsencode(text)).decode("ascii")
+    if _SURROGATE.search(text) is not None:
+        fields[f"{field}_b64"] = base64.b64encode(_exact(text)).decode("ascii")
     return fields
+
+
+def _exact(text: str) -> bytes:
+    try:
+        return os.fsencode(text)
+    except UnicodeEncodeError:
+        # Not from a directory but from a document, which can spell surrogates that no file name decodes to.
+        return text.encode("utf-8", "surrogatepass")
 
 
 def time_text(nanoseconds: int | None) -> str | None:

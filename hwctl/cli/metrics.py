@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hwctl.cli import environment
+from hwctl.cli.document import valid
 from hwctl.errors import IoFailed, from_os_error
 from hwctl.fs.atomic import replace_document
 
@@ -57,7 +58,7 @@ def render(gauges: Iterable[Gauge]) -> bytes:
     for name, samples in families.items():
         lines += [f"# HELP hwctl_{name} {_help(samples[0].help)}", f"# TYPE hwctl_{name} gauge"]
         lines += [f"hwctl_{name}{_labels(sample.labels)} {_value(sample.value)}" for sample in samples]
-    return ("\n".join(lines) + "\n").encode("utf-8", "replace")
+    return ("\n".join(lines) + "\n").encode()
 
 
 def write(path: Path, gauges: Sequence[Gauge]) -> None:
@@ -87,8 +88,7 @@ def _labels(labels: Mapping[str, str]) -> str:
 
 
 def _label(value: str) -> str:
-    text = value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return valid(value).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 def _value(value: float) -> str:

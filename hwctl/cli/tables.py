@@ -47,10 +47,10 @@ def table(columns: Sequence[Column], rows: Iterable[Sequence[Piece]], *, colour:
         grid.add_column(
             column.title,
             justify=column.justify,
-            no_wrap=True,
-            overflow="ellipsis",
+            # rich takes width from columns that may wrap before it touches the others; the cells, which
+            # do not wrap, then end in an ellipsis.
+            no_wrap=not column.shrinks,
             min_width=column.least if column.shrinks else None,
-            ratio=None,
         )
     for row in rows:
         grid.add_row(*(_cell(piece, Text) for piece in row))
@@ -71,6 +71,5 @@ def table(columns: Sequence[Column], rows: Iterable[Sequence[Piece]], *, colour:
 
 
 def _cell(piece: Piece, text_type: type[Text]) -> Text:
-    if isinstance(piece, Styled):
-        return text_type(escape(piece.text), style=_STYLES[piece.style])
-    return text_type(escape(piece))
+    raw, style = (piece.text, _STYLES[piece.style]) if isinstance(piece, Styled) else (piece, "")
+    return text_type(escape(raw), style=style, no_wrap=True, overflow="ellipsis")

@@ -23,8 +23,8 @@ _COLUMNS = (
     Column("SIZE", "right"),
     Column("FILES", "right"),
     Column("USED", "right"),
-    Column("HELD BY", shrinks=True, least=8),
-    Column("REMARK", shrinks=True, least=8),
+    Column("HELD BY", shrinks=True, least=7),
+    Column("REMARK", shrinks=True, least=6),
 )
 
 
@@ -119,8 +119,10 @@ class Report:
                 for name, data in documents.items():
                     answer.record("document", row.artifact.key, name, _plain(parsed(data)))
         if on_terminal and rows:
-            cells = [_cells(row) for row in rows]
-            answer.block(table(_COLUMNS, cells, colour=answer.output.out.colour))
+            answer.block(_table(rows, colour=answer.output.out.colour))
+            for row in rows if answer.output.verbose else ():
+                if words := remark(row):
+                    answer.line(f"  {row.artifact.key}: {words}")
             self._documents(store, rows)
 
     def _documents(self, store: Store, rows: Sequence[Row]) -> None:
@@ -192,6 +194,15 @@ def remark(row: Row) -> str:
     if row.staleness is not None and row.staleness.death is not Death.NOT_STALE:
         words.append(f"{row.staleness.death.value}: {'; '.join(row.staleness.evidence)}")
     return "; ".join(words)
+
+
+def _table(rows: Sequence[Row], *, colour: bool) -> str:
+    """The rows, without columns that say nothing about any of them."""
+    cells = [_cells(row) for row in rows]
+    told = [index for index in range(len(_COLUMNS)) if any(row[index] not in ("", "-") for row in cells)]
+    return table(
+        [_COLUMNS[index] for index in told], ([row[index] for index in told] for row in cells), colour=colour
+    )
 
 
 def _cells(row: Row) -> Sequence[Piece]:

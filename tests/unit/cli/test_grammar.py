@@ -1,0 +1,59 @@
+"""The command tree as data, and help made from it."""
+
+from __future__ import annotations
+
+from hwctl.cli.grammar import Entry, _sections, tree
+from hwctl.cli.help import page
+
+COMMON = {"--json", "--quiet", "--verbose", "--color", "--family", "--help"}
+WRITERS = {"quarantine", "reclaim-stale", "evict"}
+
+
+def spellings(verb: object) -> set[str]:
+    return {name for param in verb.options for name in param.names}  # type: ignore[attr-defined]
+
+
+def test_every_command_has_the_common_options() -> None:
+    for verb in tree().walk():
+        if not verb.verbs:
+            assert spellings(verb) >= COMMON, verb.name
+
+
+def test_writing_verbs_can_be_tried_and_do_not_ask_twice() -> None:
+    for verb in tree().walk():
+        if verb.path[-1] in WRITERS or (len(verb.path) == 3 and verb.path[1] == "publish"):
+            assert spellings(verb) >= {"--dry-run", "-n", "--yes", "-y", "--wait"}, verb.name
+
+
+def test_every_command_and_option_says_what_it_is_for() -> None:
+    for verb in tree().walk():
+        assert verb.summary.endswith("."), verb.name
+        for param in verb.params:
+            assert param.help, (verb.name, param.names)
+        if not verb.verbs:
+            assert any(section.title == "Examples" for section in verb.sections), verb.name
+
+
+def test_help_keeps_to_the_width() -> None:
+    for verb in tree().walk():
+        terms = {entry.term for section in verb.sections for entry in section.entries}
+        for columns in (60, 80, 200):
+            for line in page(verb, columns).splitlines():
+                fixed = line.strip() in terms or line.startswith(("Usage:", "      --", "  -"))
+                assert fixed or len(line) < columns, (verb.name, line)
+
+
+def test_sections_of_an_epilog() -> None:
+    text = """
+Environment of COMMAND:
+  HWCTL_X    what it is,
+             and more of it
+
+Examples:
+  hwctl a --b c    why
+  hwctl d
+"""
+    environment, examples = _sections(text)
+    assert environment.title == "Environment of COMMAND"
+    assert environment.entries == (Entry("HWCTL_X", "what it is, and more of it"),)
+    assert examples.entries == (Entry("hwctl a --b c", "why"), Entry("hwctl d", ""))
