@@ -76,8 +76,8 @@ def carry_out(
         if actor == os.geteuid():
             return _attempt(step, act, wait, again, met_busy)
         gid = os.stat(step.artifact.path, follow_symlinks=False).st_gid
-        record = as_owner(actor, gid, lambda: _record(_attempt(step, act, wait, again, met_busy)))
-        return _outcome(step, record)
+        reports = as_owner(actor, gid, lambda: [record(_attempt(step, act, wait, again, met_busy))])
+        return [recorded(step, report) for report in reports][-1]
     except FileNotFoundError:
         return _gone(step)
     except (HwctlError, OSError) as exc:
@@ -140,7 +140,8 @@ _ERRORS: Mapping[int, type[HwctlError]] = {
 }
 
 
-def _record(outcome: Outcome) -> dict[str, object]:
+def record(outcome: Outcome) -> dict[str, object]:
+    """An outcome as JSON, but for its step."""
     removed, error = outcome.removed, outcome.error
     return {
         "result": outcome.result.value,
@@ -154,17 +155,18 @@ def _record(outcome: Outcome) -> dict[str, object]:
     }
 
 
-def _outcome(step: Step, record: Mapping[str, Any]) -> Outcome:
-    moved_to = record["moved_to"]
+def recorded(step: Step, report: Mapping[str, Any]) -> Outcome:
+    """The outcome that ``record`` wrote down."""
+    moved_to = report["moved_to"]
     return Outcome(
         step,
-        Result(record["result"]),
-        record["reason"],
-        Status(record["status"]),
-        Removed(*record["removed"]),
+        Result(report["result"]),
+        report["reason"],
+        Status(report["status"]),
+        Removed(*report["removed"]),
         None if moved_to is None else Path(moved_to),
-        _error(record["error"], record["details"]),
-        record["gone"],
+        _error(report["error"], report["details"]),
+        report["gone"],
     )
 
 

@@ -7,12 +7,15 @@ is in ``policy``.
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
-from hwctl.core.act import carry_out, remove
+from hwctl.core.act import carry_out, record, recorded, remove
+from hwctl.core.other_users import Record, as_owner
 from hwctl.core.plan import Action, Outcome, Result, Step, Target, foreign, may_act
 from hwctl.core.policy import EVICTABLE, Filters, Ledger, Limits, Shortfall, due, oldest_first
 from hwctl.errors import Refused, Status
@@ -150,10 +153,11 @@ class Walk:
             if not (wanted or self.ledger.helped_by(step.artifact)):
                 continue
             outcome = attempt(step)
-            self._enter(outcome)
+            self.enter(outcome)
             yield outcome
 
-    def _enter(self, outcome: Outcome) -> None:
+    def enter(self, outcome: Outcome) -> None:
+        """Let the ledger know what became of a step."""
         artifact = outcome.step.artifact
         if outcome.result is Result.PLANNED:
             self.ledger = self.ledger.without(artifact.bytes, artifact.allocated)
@@ -165,9 +169,30 @@ class Walk:
 
 
 def evict(walk: Walk, wait: Deadline) -> Iterator[Outcome]:
-    """Carry a plan out, under the family's own lock around evictions where it has one."""
-    with walk.plan.store.sweep(wait):
+    """Carry a plan out, under the family's own lock around evictions where it has one.
+
+    A store that is wholly another user's is walked by a child that has become that user.
+    """
+    store = walk.plan.store
+    acting = [step for step in walk.plan.steps if step.action is not Action.KEEP]
+    actors = {store.actor(step.artifact) for step in acting}
+    if len(actors) == 1 and actors != {os.geteuid()}:
+        yield from _as_owner(walk, actors.pop(), wait)
+        return
+    with store.sweep(wait) if acting else nullcontext():
         yield from walk.steps(lambda step: evict_one(step, wait))
+
+
+def _as_owner(walk: Walk, uid: int, wait: Deadline) -> Iterator[Outcome]:
+    def work() -> Iterator[Record]:
+        numbers = {id(step): number for number, step in enumerate(walk.plan.steps)}
+        for outcome in evict(walk, wait):
+            yield record(outcome) | {"step": numbers[id(outcome.step)]}
+
+    for report in as_owner(uid, os.stat(walk.plan.store.root).st_gid, work):
+        outcome = recorded(walk.plan.steps[report["step"]], report)
+        walk.enter(outcome)
+        yield outcome
 
 
 def evict_one(step: Step, wait: Deadline) -> Outcome:

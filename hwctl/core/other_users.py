@@ -11,14 +11,14 @@ import json
 import os
 import shlex
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from hwctl.errors import IoFailed, Refused
 
 Record = Mapping[str, object]
-"""What a piece of work brought about, as JSON: the other user's process is not trusted with pickles."""
+"""A report of what was brought about, as JSON: the other user's process is not trusted with pickles."""
 
 
 def command_as(uid: int, words: Sequence[str]) -> str:
@@ -51,44 +51,41 @@ def eyes_of_root() -> Iterator[None]:
         os.seteuid(effective)
 
 
-def as_owner(uid: int, gid: int, work: Callable[[], Record]) -> dict[str, object]:
-    """Run ``work`` in a child that has become ``uid`` and return what it reported.
+def as_owner(uid: int, gid: int, work: Callable[[], Iterable[Record]]) -> Iterator[dict[str, Any]]:
+    """Run ``work`` in a child that has become ``uid``, and yield what it reports while it reports it.
 
-    Only root can. Raises IoFailed when the child ends without a report.
+    Only root can. Raises IoFailed when the child does not end well; it ends with this process.
     """
     reader, writer = os.pipe2(os.O_CLOEXEC)
     pid = os.fork()
     if pid == 0:
         _child(uid, gid, work, writer)
     os.close(writer)
+    code = 0
     try:
-        with open(reader, "rb") as report:
-            data = report.read()
+        with open(reader, "rb") as reports:
+            for line in reports:
+                yield json.loads(line)
     except BaseException:
-        # Interrupted: the child unwinds as this process does.
+        # Interrupted, or nobody wants the rest: the child unwinds as this process does.
         os.kill(pid, signal.SIGTERM)
         raise
     finally:
-        _, status = os.waitpid(pid, 0)
-    code = os.waitstatus_to_exitcode(status)
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     if code != 0:
-        raise IoFailed(f"the process that acted as uid {uid} ended with {code} and no report")
-    record = json.loads(data)
-    if not isinstance(record, dict):
-        raise IoFailed(f"the process that acted as uid {uid} reported something odd")
-    return record
+        raise IoFailed(f"the process that acted as uid {uid} ended with {code} before its work was done")
 
 
-def _child(uid: int, gid: int, work: Callable[[], Record], writer: int) -> NoReturn:
+def _child(uid: int, gid: int, work: Callable[[], Iterable[Record]], writer: int) -> NoReturn:
     """Become the owner, work, report; never returns into the parent's code."""
     code = 1
     try:
         os.setgroups([])
         os.setresgid(gid, gid, gid)
         os.setresuid(uid, uid, 0)
-        data = json.dumps(work(), default=str).encode()
-        with open(writer, "wb") as report:
-            report.write(data)
+        with open(writer, "wb", buffering=0) as reports:
+            for record in work():
+                reports.write(json.dumps(record, default=str).encode() + b"\n")
         code = 0
     finally:
         os._exit(code)

@@ -27,7 +27,7 @@ def test_files_belong_to_the_owner_and_never_to_root(tmp_path: Path) -> None:
         (tmp_path / "made").write_text("x")
         return {"euid": os.geteuid(), "groups": os.getgroups()}
 
-    assert as_owner(NOBODY, NOBODY, work) == {"euid": NOBODY, "groups": []}
+    assert list(as_owner(NOBODY, NOBODY, lambda: [work()])) == [{"euid": NOBODY, "groups": []}]
     made = (tmp_path / "made").stat()
     assert (made.st_uid, made.st_gid) == (NOBODY, NOBODY)
 
@@ -50,14 +50,14 @@ def test_the_child_acts_without_roots_rights_but_judges_with_them(tmp_path: Path
             judging = (os.geteuid(), secret.read_text(), readable())
         return {"acting": acting, "judging": judging, "after": os.geteuid()}
 
-    found = as_owner(NOBODY, NOBODY, work)
+    (found,) = as_owner(NOBODY, NOBODY, lambda: [work()])
     assert found == {"acting": False, "judging": [0, "x", True], "after": NOBODY}
 
 
 @needs_root
 def test_a_child_that_dies_is_told_as_could_not_find_out() -> None:
     with pytest.raises(IoFailed, match="ended with -9"):
-        as_owner(NOBODY, NOBODY, lambda: os.kill(os.getpid(), signal.SIGKILL))  # type: ignore[arg-type,return-value]
+        list(as_owner(NOBODY, NOBODY, lambda: [{"never": os.kill(os.getpid(), signal.SIGKILL)}]))
 
 
 @needs_root
@@ -77,7 +77,7 @@ def test_an_interrupted_parent_takes_its_child_along() -> None:
     before = signal.signal(signal.SIGUSR1, stop)
     try:
         with pytest.raises(Stop):
-            as_owner(0, 0, work)
+            list(as_owner(0, 0, lambda: [work()]))
     finally:
         signal.signal(signal.SIGUSR1, before)
     with pytest.raises(ChildProcessError):

@@ -63,7 +63,7 @@ def test_min_age_protects_the_young_but_not_those_from_the_future() -> None:
     assert not Filters().too_young(entry("a", created=NOW), NOW)
 
 
-@pytest.mark.parametrize("state", [s for s in State])
+@pytest.mark.parametrize("state", list(State))
 def test_only_entries_at_rest_are_taken(state: State) -> None:
     evictable = {State.READY, State.DENIED, State.DAMAGED, State.INCOMPLETE}
     assert Filters().take(entry("a", state=state)) == (state in evictable)

@@ -1,0 +1,236 @@
+"""``hwctl evict`` as a process: limits, names, the plan, the statuses."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import time
+from pathlib import Path
+
+import holders
+import make_hostweights
+import make_ktint8
+import make_pageweights
+import pytest
+from kits import KITS, Kit
+from run_hwctl import NOBODY, command, environment, hwctl_
+
+HOUR = 3600 * 10**9
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make other users' files")
+
+
+@pytest.fixture(params=sorted(KITS))
+def kit(request: pytest.FixtureRequest, tmp_path: Path) -> Kit:
+    made: Kit = KITS[request.param](tmp_path)
+    return made
+
+
+@pytest.fixture
+def three(kit: Kit) -> Kit:
+    """Artifacts 0, 1, 2, used three, two and one hours ago."""
+    for number in range(3):
+        kit.artifact(number)
+        kit.used(number, time.time_ns() - (3 - number) * HOUR)
+    return kit
+
+
+def left(kit: Kit) -> set[int]:
+    return {number for number in range(3) if kit.open_path(number).exists()}
+
+
+def test_a_dry_run_prints_exactly_the_plan(three: Kit) -> None:
+    dry = hwctl_("evict", three.root, "--keep", "1", "-n", "--json")
+    assert dry.status == 0 and left(three) == {0, 1, 2}
+    done = hwctl_("evict", three.root, "--keep", "1", "-y", "--json")
+    assert done.status == 0 and left(three) == {2}
+    assert [row["path"] for row in dry.results] == [row["path"] for row in done.results]
+    assert [row["path"] for row in dry.results] == [str(three.open_path(0)), str(three.open_path(1))]
+    assert {row["outcome"] for row in dry.results} == {"planned"}
+    assert {row["outcome"] for row in done.results} == {"done"}
+
+
+def test_a_dry_run_takes_no_exclusive_lock(three: Kit) -> None:
+    with holders.locked(three.lock(1)), holders.locked(three.lock(2)):
+        dry = hwctl_("evict", three.root, "--all", "-n", "--json")
+    outcomes = {row["path"]: row["outcome"] for row in dry.results}
+    assert [outcomes[str(three.open_path(n))] for n in range(3)] == ["planned", "skipped", "skipped"]
+    assert dry.status == 11
+
+
+def test_the_records_are_one_a_line_and_name_the_holder(three: Kit) -> None:
+    with holders.locked(three.lock(0)) as pid:
+        run = hwctl_("evict", three.root, "--keep", "2", "-y")
+    assert run.status == 0, run.err
+    lines = run.out.splitlines()
+    assert [line.split("\t")[0] for line in lines[:-1]] == ["skipped", "done"]
+    assert f"pid {pid}" in lines[0]
+    assert lines[-1].startswith("1 done, 1 skipped")
+    assert left(three) == {0, 2}
+
+
+def test_a_target_out_of_reach_is_no_room_with_the_remainder(three: Kit) -> None:
+    """EVI-03."""
+    with holders.locked(three.lock(0)):
+        run = hwctl_("evict", three.root, "--max-size", "1B", "-y", "--json")
+    assert run.status == 14 and left(three) == {0}
+    (store,) = run.document["totals"]["stores"]
+    (short,) = store["shortfalls"]
+    assert (short["measure"], short["wanted"], short["bound_by"]) == ("size", 1, "budget")
+    assert short["remainder"] == store["size"] - 1 > 0
+    assert run.error["code"] == "no-room" and run.error["exit_status"] == 14
+
+
+def test_terms_that_met_leased_entries_are_busy(three: Kit) -> None:
+    with holders.locked(three.lock(0)):
+        run = hwctl_("evict", three.root, "--older-than", "90min", "-y")
+        assert run.status == 11 and left(three) == {0, 2}
+    assert hwctl_("evict", three.root, "--older-than", "90min", "-y").status == 0
+    assert left(three) == {2}
+
+
+def test_named_entries_and_nothing_else(three: Kit) -> None:
+    run = hwctl_("evict", three.open_path(1), "-y", "--json")
+    assert run.status == 0 and left(three) == {0, 2}
+    assert run.results[0]["bytes_freed"] > 0
+    assert hwctl_("evict", three.open_path(1), "-y").status == 10
+    with holders.locked(three.lock(0)):
+        assert hwctl_("evict", three.open_path(0), three.open_path(2), "-y").status == 11
+    assert left(three) == {0}
+
+
+def test_filters(three: Kit) -> None:
+    keys = [three.key(number) for number in range(3)]
+    run = hwctl_("evict", three.root, "--all", "--match", keys[0], "--match", keys[1], "-n", "--json")
+    assert {row["key"] for row in run.results} == set(keys[:2])
+    run = hwctl_("evict", three.root, "--all", "--exclude", f"{keys[0][:-1]}?", "-n", "--json")
+    assert keys[0] not in {row["key"] for row in run.results}
+    run = hwctl_("evict", three.root, "--all", "--min-age", "1h", "-y", "--json")
+    assert run.status == 0
+
+
+def test_min_free_that_is_there_already_takes_nothing(three: Kit) -> None:
+    run = hwctl_("evict", three.root, "--min-free", "1B", "-y", "--json")
+    assert (run.status, run.results) == (0, [])
+    run = hwctl_("evict", three.root, "--max-size", "100%", "-y", "--json")
+    assert (run.status, run.results) == (0, [])
+    assert left(three) == {0, 1, 2}
+
+
+def test_a_store_without_a_limit_and_other_nonsense_are_usage_errors(three: Kit) -> None:
+    entry = three.open_path(0)
+    for words in (
+        [three.root],
+        [three.root, "--match", "*"],
+        [three.root, "--all", "--keep", "1"],
+        [three.root, "--max-size", "0"],
+        [three.root, "--max-size", "10G"],
+        [three.root, "--max-size", "-1"],
+        [three.root, "--max-size", "ten"],
+        [three.root, "--max-size", "101%"],
+        [three.root, "--keep", "0"],
+        [three.root, "--older-than", "nan"],
+        [three.root, "--budget", "0"],
+        [entry, "--keep", "1"],
+        [entry, three.root, "--all"],
+        [],
+    ):
+        run = hwctl_("evict", *words, "-y")
+        assert run.status == 2, (words, run)
+    run = hwctl_("evict", three.root, "--json", "-y")
+    assert run.status == 2 == run.error["exit_status"] and run.out == ""
+    assert left(three) == {0, 1, 2}
+
+
+def test_no_terminal_and_no_yes_refuses_at_once(three: Kit) -> None:
+    """CLI-06."""
+    begin = time.monotonic()
+    run = hwctl_("evict", three.root, "--all")
+    assert run.status == 12 and left(three) == {0, 1, 2}
+    assert time.monotonic() - begin < 2
+
+
+@pytest.mark.parametrize(("word", "status"), [(b"n\n", 12), (b"y\n", 0), (b"\x04", 12)])
+def test_a_terminal_is_asked(tmp_path: Path, word: bytes, status: int) -> None:
+    path = make_ktint8.make_ready(tmp_path, "asked-1")
+    theirs, ours = pty.openpty()
+    process = subprocess.Popen(
+        command("evict", tmp_path, "--all"),
+        stdin=ours,
+        stderr=ours,
+        stdout=subprocess.DEVNULL,
+        env=environment(),
+        cwd="/",
+    )
+    os.close(ours)
+    said = b""
+    while b"[y/N]" not in said:
+        said += os.read(theirs, 4096)
+    os.write(theirs, word)
+    assert process.wait(timeout=30) == status
+    os.close(theirs)
+    assert str(path).encode() in said
+    assert path.exists() is (status != 0)
+
+
+def test_quarantined_entries_are_emptied_by_name_or_age_and_never_by_the_way(kit: Kit) -> None:
+    """QUA-02."""
+    path = kit.artifact(0)
+    run = hwctl_("quarantine", path, "--reason", "x", "-y", "--json")
+    aside = Path(run.results[0]["moved_to"])
+    kit.artifact(0)
+    assert hwctl_("evict", kit.root, "--all", "-y").status == 0
+    assert aside.exists() and not path.exists()
+    kit.artifact(0)
+    assert hwctl_("evict", kit.root, "--quarantined", "--older-than", "1h", "-y").status == 0
+    assert aside.exists()
+    assert hwctl_("evict", path, "--quarantined", "-y").status == 12
+    assert hwctl_("evict", aside, "--quarantined", "-y").status == 0
+    assert path.exists() and not aside.exists()
+
+
+def test_several_stores_each_have_their_own_budget(tmp_path: Path) -> None:
+    stores = [KITS[name](tmp_path / name) for name in sorted(KITS) if (tmp_path / name).mkdir() is None]
+    for made in stores:
+        for number in range(2):
+            made.artifact(number)
+            made.used(number, time.time_ns() - (2 - number) * HOUR)
+    run = hwctl_("evict", *(made.root for made in stores), "--keep", "1", "-y", "--json")
+    assert run.status == 0
+    assert [left(made) for made in stores] == [{1}, {1}, {1}]
+    assert len(run.document["totals"]["stores"]) == 3
+
+
+def test_metrics_are_written_also_when_the_target_is_missed(three: Kit, tmp_path: Path) -> None:
+    file = tmp_path / "hwctl.prom"
+    with holders.locked(three.lock(0)):
+        run = hwctl_("evict", three.root, "--max-size", "1B", "-y", "--metrics", file)
+    assert run.status == 14
+    text = file.read_text()
+    assert 'hwctl_run_exit_status{verb="evict"} 14' in text
+    assert 'hwctl_run_entries{outcome="done",verb="evict"} 2' in text or (
+        'hwctl_run_entries{verb="evict",outcome="done"} 2' in text
+    )
+
+
+@needs_root
+def test_another_users_store_is_refused_or_acted_on_as_its_owner(tmp_path: Path) -> None:
+    for folder in (tmp_path.parent.parent, tmp_path.parent, tmp_path):
+        folder.chmod(0o755)
+    store = make_hostweights.make_store(tmp_path / "store")
+    cache = make_pageweights.make_store(tmp_path / "cache")
+    for number in range(2):
+        make_hostweights.make_artifact(store, number, locks=False)
+        make_pageweights.make_artifact(cache, number)
+    for path in [p for root in (store, cache) for p in [root, *root.rglob("*")]]:
+        os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
+    refused = hwctl_("evict", store, cache, "--all", "-y", "--json")
+    assert refused.status == 12
+    assert f"sudo -u '#{NOBODY}' hwctl evict" in refused.results[0]["reason"]
+    assert len(list((store / "artifacts").iterdir())) == 2
+    run = hwctl_("evict", store, cache, "--all", "-y", "--other-users", "--json")
+    assert run.status == 0, run.err
+    assert list((store / "artifacts").iterdir()) == []
+    owners = {p.lstat().st_uid for root in (store, cache) for p in [root, *root.rglob("*")]}
+    assert owners == {NOBODY}

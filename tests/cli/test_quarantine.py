@@ -1,0 +1,131 @@
+"""``hwctl quarantine`` as a process: aside and back, and what it refuses."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import holders
+import pytest
+from kits import KITS, Kit
+from run_hwctl import hwctl_
+
+
+@pytest.fixture(params=sorted(KITS))
+def kit(request: pytest.FixtureRequest, tmp_path: Path) -> Kit:
+    made: Kit = KITS[request.param](tmp_path)
+    return made
+
+
+def set_aside(path: Path, reason: str = "bad RAM on n17") -> Path:
+    run = hwctl_("quarantine", path, "--reason", reason, "-y", "--json")
+    assert run.status == 0, run.err
+    (row,) = run.results
+    assert (row["action"], row["outcome"], row["reason"]) == ("quarantine", "done", reason)
+    return Path(row["moved_to"])
+
+
+def test_aside_and_back(kit: Kit) -> None:
+    path = kit.artifact(0)
+    data = kit.payload(path).read_bytes()
+    aside = set_aside(path)
+    assert not path.exists() and aside.exists()
+    run = hwctl_("quarantine", "--restore", aside, "-y", "--json")
+    assert run.status == 0, run.err
+    assert run.results[0]["moved_to"] == str(path)
+    assert kit.payload(path).read_bytes() == data and not aside.exists()
+    assert hwctl_("verify", path).status == 0
+
+
+def test_back_by_key_and_by_name_in_a_named_root_or_in_the_default_ones(kit: Kit) -> None:
+    path = kit.artifact(0)
+    aside = set_aside(path)
+    assert hwctl_("quarantine", kit.root, "--restore", kit.key(0), "-y").status == 0
+    aside = set_aside(path)
+    roots = {"HWCTL_ROOTS": str(kit.root)}
+    assert hwctl_("quarantine", "--restore", aside.name, "-y", env=roots).status == 0
+    assert path.exists()
+    assert hwctl_("quarantine", "--restore", "no-such-name", "-y", env=roots).status == 10
+
+
+def test_inspect_lists_what_is_aside_with_its_reason(kit: Kit) -> None:
+    set_aside(kit.artifact(0), "smells of smoke")
+    run = hwctl_("inspect", kit.root, "--state", "quarantined", "--json")
+    assert run.status == 0
+    (row,) = run.results
+    assert (row["state"], row["reason"], row["key"]) == ("quarantined", "smells of smoke", kit.key(0))
+
+
+def test_a_leased_artifact_is_busy_and_not_moved(kit: Kit) -> None:
+    """QUA-03."""
+    path = kit.artifact(0)
+    with holders.locked(kit.lock(0)) as pid:
+        run = hwctl_("quarantine", path, "--reason", "bad", "-y", "--json")
+        assert run.status == 11 and path.exists()
+        assert run.results[0]["error"]["details"]["holders"][0]["pid"] == pid
+    verdict = hwctl_("verify", path, "--level", "marker")
+    assert verdict.status == (65 if kit.denies else 0)
+    if kit.denies:
+        assert hwctl_("quarantine", kit.root, "--restore", kit.key(0), "-y").status == 0
+        assert hwctl_("verify", path).status == 0
+
+
+def test_twice_is_harmless_and_twice_the_key_keeps_both(kit: Kit) -> None:
+    path = kit.artifact(0)
+    first = set_aside(path)
+    again = hwctl_("quarantine", first, "--reason", "again", "-y", "--json")
+    assert again.status == 0 and again.results[0]["outcome"] == "skipped"
+    kit.artifact(0)
+    second = set_aside(path)
+    assert first.exists() and second.exists() and first != second
+    run = hwctl_("quarantine", kit.root, "--restore", kit.key(0), "-y", "--json")
+    assert run.status == 12
+    assert sorted(run.error["details"]["candidates"]) == sorted(map(str, (first, second)))
+
+
+def test_restore_goes_over_nothing(kit: Kit) -> None:
+    path = kit.artifact(0)
+    aside = set_aside(path)
+    kit.artifact(0)
+    inode = path.stat().st_ino
+    assert hwctl_("quarantine", "--restore", aside, "-y").status == 12
+    assert path.stat().st_ino == inode and aside.exists()
+
+
+def test_what_is_damaged_is_not_restored_and_every_finding_is_told(kit: Kit) -> None:
+    path = kit.artifact(0)
+    payload = kit.payload(path)
+    mode = payload.stat().st_mode
+    payload.chmod(0o600)
+    payload.write_bytes(payload.read_bytes()[:-4])
+    payload.chmod(mode & 0o777)
+    aside = set_aside(path)
+    run = hwctl_("quarantine", "--restore", aside, "-y", "--json")
+    assert run.status == 65 and aside.exists()
+    assert run.error["details"]["findings"]
+    assert run.results[0]["error"]["details"]["findings"]
+
+
+def test_absent_leftover_store_and_nonsense(kit: Kit) -> None:
+    assert hwctl_("quarantine", kit.open_path(7), "--reason", "x", "-y").status == 10
+    leftover = kit.leftover(0)
+    assert hwctl_("quarantine", leftover, "--reason", "x", "-y").status == 12
+    assert hwctl_("quarantine", kit.root, "--reason", "x", "-y").status == 12
+    path = kit.artifact(1)
+    for words in (
+        [path],
+        [path, "--reason", ""],
+        ["--reason", "x"],
+        [path, "--reason", "x", "--restore", "y"],
+    ):
+        assert hwctl_("quarantine", *words, "-y").status == 2, words
+    assert hwctl_("quarantine", path, "--reason", "x").status == 12
+    assert path.exists()
+
+
+def test_a_dry_run_changes_nothing(kit: Kit) -> None:
+    path = kit.artifact(0)
+    before = sorted(os.listdir(kit.root))
+    run = hwctl_("quarantine", path, "--reason", "x", "-n", "--json")
+    assert run.status == 0 and run.results[0]["outcome"] == "planned"
+    assert path.exists() and sorted(os.listdir(kit.root)) == before
