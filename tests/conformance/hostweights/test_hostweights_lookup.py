@@ -1,0 +1,107 @@
+"""The verdict of every recorded case equals vLLM-Omni's, or one of those that may be stricter.
+
+Where vLLM-Omni hung or raised, there is a verdict all the same. No case may leave a lock behind.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import hw_engine
+import hw_registry
+import hw_store
+import pytest
+
+from hwctl.errors import HwctlError
+from hwctl.fs.locks import Deadline
+from hwctl.fs.mounts import mount_of, storage_class
+from hwctl.stores.base import Level
+from hwctl.stores.hostweights.domain import Capacity
+from hwctl.stores.hostweights.identity import Identity, read_identity
+from hwctl.stores.hostweights.lookup import lookup
+from hwctl.stores.hostweights.opening import StoreRoot, Wanted, open_root
+from hwctl.stores.hostweights.verdict import Failure, failure_of
+
+LEVELS = {"manifest_and_metadata": Level.SIZE, "full_checksum": Level.FULL}
+CASES = hw_registry.registry.cases
+Build = Callable[..., hw_store.Store]
+
+
+def test_all_cases_are_here(expected: dict[str, Any]) -> None:
+    assert len(CASES) == len(expected["cases"]) == 103
+    assert CASES.keys() == expected["cases"].keys()
+
+
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_verdict(name: str, build: Build, expected: dict[str, Any]) -> None:
+    case, recorded = CASES[name], expected["cases"][name]
+    if "root" in case.needs and os.geteuid() != 0:
+        pytest.skip("only uid 0 can give a file away")
+    for subject, by_level in recorded["lookup"].items():
+        for level, verdict in by_level.items():
+            store = build(case, f"{subject}-{level}")
+            assert store.tree_digest() == recorded["tree_sha256"]
+            with hw_engine.held_locks(case, store):
+                answer = look_up(case, store, subject, LEVELS[level])
+            allowed = [verdict, *case.also_accept]
+            assert any(agrees(answer, other) for other in allowed), (subject, level, answer, allowed)
+            if agrees(answer, verdict):
+                assert answer.get("deny_written") == verdict.get("deny_written")
+            assert_no_lock_is_left(store)
+
+
+def look_up(case: hw_engine.Case, store: hw_store.Store, subject: str, level: Level) -> dict[str, Any]:
+    try:
+        root = opened(case, store)
+    except HwctlError as exc:
+        return {"status": "refused", **words(failure_of(exc))}
+    path = store.root.parent / "identities" / f"{subject}.json"
+    identity = read_identity(path.read_bytes())
+    assert isinstance(identity, Identity)
+    deadline = Deadline.never() if case.deadline_s is None else Deadline.after(case.deadline_s)
+    marker = root.path / "deny" / f"{identity.key}.json"
+    before = marker.exists()
+    found = lookup(root, identity, level, deadline, deny_invalid=True)
+    if found.lease is not None:
+        found.lease.release()
+    answer = {"status": str(found.outcome)}
+    if found.failure is not None:
+        answer |= words(found.failure)
+    if marker.exists() and not before:
+        written = json.loads(marker.read_bytes())
+        assert written["schema_version"] == 1 and isinstance(written["message"], str)
+        answer["deny_written"] = {"stage": written["stage"], "reason": written["reason"]}
+    return answer
+
+
+def opened(case: hw_engine.Case, store: hw_store.Store) -> StoreRoot:
+    """Opened as vLLM-Omni opens it: scope and id as by default, no limits, unless the case says otherwise."""
+    path = store.root.parent / case.open_path
+    policy = dict(case.policy)
+    trusted = policy.pop("require_trusted_permissions", True)
+    wanted_class = policy.pop("storage_class", None)
+    if wanted_class == "other":
+        detected = storage_class(mount_of(path).fs_type)
+        wanted_class = {"disk": "tmpfs", "tmpfs": "disk"}[detected]
+    return open_root(path, Wanted("node", "node", wanted_class, Capacity(**policy), trusted))
+
+
+def words(failure: Failure) -> dict[str, Any]:
+    return {"stage": str(failure.stage), "code": str(failure.code), "retryable": failure.retryable}
+
+
+def agrees(answer: dict[str, Any], verdict: dict[str, Any]) -> bool:
+    if verdict["status"] in ("hang", "exception"):
+        return False
+    wanted = {name: verdict.get(name) for name in ("status", "stage", "code", "retryable")}
+    return {name: answer.get(name) for name in wanted} == wanted
+
+
+def assert_no_lock_is_left(store: hw_store.Store) -> None:
+    held = Path("/proc/locks").read_text()
+    for path in (store.root / "locks").glob("*"):
+        assert f":{path.stat().st_ino} " not in held, path.name
