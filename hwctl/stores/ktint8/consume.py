@@ -14,7 +14,7 @@ from pathlib import Path
 
 from hwctl.errors import Finding, NotFound, Refused, from_os_error
 from hwctl.fs.liveness import proc_stat
-from hwctl.fs.locks import Held
+from hwctl.fs.locks import Held, Mode
 from hwctl.stores.base import Removed
 from hwctl.stores.ktint8 import content, deletion, guard, layout
 from hwctl.stores.ktint8.checks import plan_of, unsound, wrong_digests
@@ -85,11 +85,16 @@ class ConsumableTree:
         Raises Damaged, and deletes nothing, when the layer is not exactly what the manifest says.
         """
         record = self._record(layer)
+        self._require_alone()
         with guard.deleting():
             try:
                 return self._consume(record)
             except OSError as exc:
                 raise from_os_error(exc, f"cannot consume layer {layer}", self.path) from exc
+
+    def _require_alone(self) -> None:
+        if self._lock.mode is not Mode.EXCLUSIVE:
+            raise Refused("was opened to be looked at only", path=self.path)
 
     def _record(self, layer: int) -> LayerRecord:
         if not self.ours:
@@ -133,6 +138,7 @@ class ConsumableTree:
         """
         if not self.ours:
             raise Refused("is closed, or was opened by another process", path=self.path)
+        self._require_alone()
         if self.left or self.begun:
             raise Refused(f"{len(self.left) + len(self.begun)} layers are not consumed", path=self.path)
         document = Schema.EPHEMERAL.document
@@ -158,6 +164,7 @@ class ConsumableTree:
         and then the root. Does nothing in another process than the one that opened the tree."""
         if not self.ours:
             return Removed()
+        self._require_alone()
         with guard.deleting():
             try:
                 return deletion.remove_listed(self._base_fd, self.path.name, self._lock.inode, ephemeral=True)

@@ -33,12 +33,14 @@ from hwctl.stores.ktint8.tree import judge_root, judge_tree
 @dataclass(frozen=True, slots=True)
 class Opening:
     """How a tree is opened. ``go_on`` takes a half-consumed tree too, which upstream never does.
-    ``lease_fds`` are descriptors with a lock that came from ``hwctl exec``: the tree's own is converted."""
+    ``lease_fds`` are descriptors with a lock that came from ``hwctl exec``: the tree's own is converted.
+    Without ``exclusive`` the tree can only be looked at."""
 
     expected: Expectation = field(default_factory=Expectation)
     go_on: bool = False
     wait: Deadline = field(default_factory=Deadline.now)
     lease_fds: Sequence[int] = ()
+    exclusive: bool = True
 
 
 def open_tree(path: Path, opening: Opening) -> ConsumableTree:
@@ -80,6 +82,7 @@ def open_tree(path: Path, opening: Opening) -> ConsumableTree:
 def _lock(root_fd: int, opening: Opening) -> Held:
     """The lock on the root, converted from an inherited lease where there is one."""
     inode = inode_of(os.fstat(root_fd))
+    mode = Mode.EXCLUSIVE if opening.exclusive else Mode.SHARED
     for fd in opening.lease_fds:
         try:
             st = os.fstat(fd)
@@ -87,9 +90,10 @@ def _lock(root_fd: int, opening: Opening) -> Held:
             continue
         if inode_of(st) == inode:
             held = locks.adopt(fd)
-            held.convert(Mode.EXCLUSIVE, opening.wait)
+            if opening.exclusive:
+                held.convert(mode, opening.wait)
             return held
-    return locks.acquire_dir(root_fd, Mode.EXCLUSIVE, opening.wait)
+    return locks.acquire_dir(root_fd, mode, opening.wait)
 
 
 def _sound(path: Path, root: Root, root_fd: int, opening: Opening) -> tuple[Manifest, Rewriter]:

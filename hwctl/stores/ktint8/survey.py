@@ -117,14 +117,16 @@ class Survey:
         state = _state(manifest, findings)
         reason = findings[0].message if findings else None
         if manifest is None:
-            return self._artifact(root, st, state, used, reason=reason, kind=root.kind)
+            return self._artifact(root, st, state, used, reason=reason, kind=root.kind.value)
         facts = _shape(manifest.geometry) | {"schema": int(manifest.schema), "layers": _layers(manifest)}
         if manifest.producer_pid:
             facts["producer"] = describe(Producer(manifest.producer_pid, read.written_ns, manifest.producer))
         if manifest.source is not None:
             facts["source"] = manifest.source
         created = manifest.created_ns or read.written_ns
-        return self._artifact(root, st, state, used, created=created, reason=reason, kind=root.kind.value, **facts)
+        return self._artifact(
+            root, st, state, used, created=created, reason=reason, kind=root.kind.value, **facts
+        )
 
     def _artifact(
         self,
