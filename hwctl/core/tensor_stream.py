@@ -6,15 +6,11 @@ publishable tensor is the store's rule, the bytes on the disk are its writer's.
 
 from __future__ import annotations
 
-import hashlib
 import json
-import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator
 
 from hwctl.errors import Unsupported
-from hwctl.stores.base import Advance, silent
 from hwctl.stores.hostweights.lanes import Ticket
 from hwctl.stores.hostweights.payload_file import PayloadFile
 from hwctl.stores.hostweights.tensors import TensorSpec, torch_view
@@ -132,50 +128,3 @@ class _Ring:
     def used(self, ticket: Ticket) -> None:
         """The bytes taken last are under way until ``ticket`` is done."""
         self._under_way[self._current].append(ticket)
-
-
-def digest_tensors(
-    reader: TensorReader, specs: Sequence[TensorSpec], *, jobs: int, advance: Advance = silent
-) -> dict[str, str]:
-    """SHA-256 of every tensor's raw bytes, by name, without writing anything."""
-    stop = threading.Event()
-
-    def digest(batch: Sequence[TensorSpec]) -> list[str]:
-        buffer = memoryview(bytearray(_BLOCK))
-        return [_digest(reader, spec, buffer, stop) for spec in batch]
-
-    found: dict[str, str] = {}
-    batches = list(_batches(specs))
-    with ThreadPoolExecutor(jobs, "hwctl-tensor-digest") as pool:
-        try:
-            for batch, digests in zip(batches, pool.map(digest, batches), strict=True):
-                found.update((spec.name, sha256) for spec, sha256 in zip(batch, digests, strict=True))
-                advance(sum(spec.nbytes for spec in batch))
-        finally:
-            stop.set()  # a signal must not wait for a tensor of many gigabytes
-            pool.shutdown(wait=False, cancel_futures=True)
-    return found
-
-
-def _digest(reader: TensorReader, spec: TensorSpec, buffer: memoryview, stop: threading.Event) -> str:
-    state = hashlib.sha256()
-    size = spec.nbytes
-    for begin in range(0, size, _BLOCK):
-        if stop.is_set():
-            break
-        state.update(reader.read_range(spec.name, begin, min(begin + _BLOCK, size), buffer))
-    return state.hexdigest()
-
-
-def _batches(specs: Sequence[TensorSpec]) -> Iterator[list[TensorSpec]]:
-    """Work for one thread at a time: a task for each of a million tensors would cost more than they do."""
-    batch: list[TensorSpec] = []
-    total = 0
-    for spec in specs:
-        batch.append(spec)
-        total += spec.nbytes
-        if total >= 32 * _BLOCK or len(batch) >= 1000:
-            yield batch
-            batch, total = [], 0
-    if batch:
-        yield batch

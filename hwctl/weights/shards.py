@@ -39,10 +39,10 @@ class Shard:
     blob_digest: str | None
 
 
-def open_shard(folder: Path, name: str) -> Shard | tuple[Finding, ...]:
+def open_shard(folder: Path, name: str, *, strict: bool = True) -> Shard | tuple[Finding, ...]:
     """The shard called ``name``, its header read, or every reason why there is none.
 
-    Raises IoFailed when it cannot be found out.
+    ``strict`` as in parse_header. Raises IoFailed when it cannot be found out.
     """
     place = folder / name
     chain = follow(place)
@@ -58,7 +58,7 @@ def open_shard(folder: Path, name: str) -> Shard | tuple[Finding, ...]:
     except OSError as exc:
         raise from_os_error(exc, f"cannot read {name}", path) from exc
     try:
-        header = read_header(fd, st.st_size, name=name)
+        header = read_header(fd, st.st_size, name=name, strict=strict)
     except OSError as exc:
         raise from_os_error(exc, f"cannot read {name}", path) from exc
     finally:

@@ -114,7 +114,7 @@ def _publish(
 
 
 def _require_content(publication: Publication, sealed: Sealed) -> None:
-    """A copy has to be one. Upstream never checks the digests of single tensors, so a source can lie there."""
+    """A copy has to be one. Nobody checks the digests of single tensors upstream, so a source can lie."""
     expected, actual = publication.content_sha256, sealed.manifest.artifact_content_sha256
     if expected is None or expected == actual:
         return

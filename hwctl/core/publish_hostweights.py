@@ -1,0 +1,231 @@
+"""Publishing into a host weight store: from a checkpoint, or from an artifact of another store.
+
+Owns what is refused before a byte is written, and what an artifact that is there already means (PUB-12). What
+is published is settled in publish_material; locks, staging and the commit are the store's.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from hwctl.core.other_users import refusal
+from hwctl.core.publish_material import (
+    FormatMetadata,
+    Material,
+    Naming,
+    Work,
+    from_artifact,
+    from_checkpoint,
+)
+from hwctl.core.tensor_stream import Stream
+from hwctl.errors import Refused, Usage
+from hwctl.fs import space
+from hwctl.stores.base import CheckOptions, Level
+from hwctl.stores.hostweights import canonical
+from hwctl.stores.hostweights.build import get_or_build
+from hwctl.stores.hostweights.capacity import Admission, store_bytes
+from hwctl.stores.hostweights.domain import Capacity
+from hwctl.stores.hostweights.layout import ARTIFACTS
+from hwctl.stores.hostweights.lookup import examine_key
+from hwctl.stores.hostweights.opening import StoreRoot, Wanted, look_at_root, open_root
+from hwctl.stores.hostweights.records import Manifest
+from hwctl.stores.hostweights.store import recognise
+from hwctl.stores.hostweights.tensors import plan_payloads
+from hwctl.stores.hostweights.verdict import Outcome
+
+_DOCUMENTS = 3
+"""The artifact's directory, its manifest and its marker."""
+
+
+class Publishing(enum.StrEnum):
+    """What became of a publication."""
+
+    PUBLISHED = "published"
+    ALREADY_PUBLISHED = "already-published"
+    JOINED = "joined"
+    PLANNED = "planned"
+
+
+_BECAME = {
+    Outcome.BUILT: Publishing.PUBLISHED,
+    Outcome.JOINED: Publishing.JOINED,
+    Outcome.HIT: Publishing.ALREADY_PUBLISHED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Everything about one publication. ``format_metadata`` None takes the source's, or nothing.
+
+    ``words`` are the command's own, for telling how another user would run it.
+    """
+
+    source: Path
+    store: Path
+    naming: Naming = field(default_factory=Naming)
+    format_metadata: FormatMetadata | None = None
+    ordered: bool = False
+    wanted: Wanted = field(default_factory=Wanted)
+    work: Work = field(default_factory=Work)
+    words: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PublishResult:
+    """Where the artifact is, or will be. ``bytes`` is the size of its payload files together.
+
+    ``manifest_sha256`` is None for a plan. ``unused`` names weight files of the source that its index
+    leaves out.
+    """
+
+    outcome: Publishing
+    store: Path
+    key: str
+    path: Path
+    bytes: int
+    files: int
+    tensors: int
+    manifest_sha256: str | None = None
+    unused: tuple[str, ...] = ()
+
+
+def publish(request: Request) -> PublishResult:
+    """Publish, join another publisher, or find the artifact there already.
+
+    Raises NotFound, Damaged (of the source, with all findings), Refused (place, owner, collision, a source
+    that changed), Unsupported, Busy, NoRoom and IoFailed. Nothing is left behind then.
+    """
+    with _opened(request) as material:
+        # Hashing the sources may have taken an hour: waiting begins only now.
+        deadline = request.work.deadline()
+        root = open_root(request.store, replace(request.wanted, wait=deadline))
+        stream = Stream(material.reader, ordered=request.ordered)
+        found = get_or_build(
+            root,
+            material.publication,
+            stream,
+            deadline=deadline,
+            options=CheckOptions(jobs=request.work.jobs),
+            advance=request.work.advance,
+        )
+        assert found.lease is not None
+        with found.lease:
+            if found.outcome is not Outcome.BUILT:
+                _require_same(root, material, request)
+        return _result(root.path, material, _BECAME[found.outcome], found.manifest_sha256)
+
+
+def foresee(request: Request) -> PublishResult:
+    """What ``publish`` would do now, as far as it shows without locks: nothing is created or changed."""
+    with _opened(request) as material:
+        path = request.store.expanduser().resolve()
+        total = sum(plan.size for plan in plan_payloads(material.publication.tensors))
+        capacity = request.wanted.capacity or Capacity()
+        if path.exists():
+            root = look_at_root(path)
+            seen = _there(root, material, Level.SIZE)
+            if seen is not None:
+                _require_same(root, material, request)
+                return _result(path, material, Publishing.ALREADY_PUBLISHED, seen[1])
+            capacity = root.capacity or capacity
+            used = 0 if capacity.max_store_bytes is None else store_bytes(root)
+            Admission(root, capacity, used).whole(total)
+        inodes = len(plan_payloads(material.publication.tensors)) + _DOCUMENTS
+        space.require(path, total, inodes, keep_free=capacity.min_free_bytes, what="the artifact")
+        return _result(path, material, Publishing.PLANNED, None)
+
+
+def _opened(request: Request) -> AbstractContextManager[Material]:
+    """The material, after everything that can be refused by looking at the two places."""
+    store = request.store.expanduser().resolve()
+    _require_apart(request.source, store)
+    _require_owner(store, request.words)
+    match = recognise(request.source.resolve())
+    if match is None:
+        return from_checkpoint(request.source, request.naming, request.format_metadata, request.work)
+    if request.naming != Naming():
+        raise Usage(f"{request.source} is an artifact and brings its own identity", path=request.source)
+    return from_artifact(match, request.format_metadata, request.work)
+
+
+def _require_apart(source: Path, store: Path) -> None:
+    """PUB-01: neither may lie inside the other, else a source would be overwritten while it is read."""
+    real = source.resolve()
+    if real == store or (real.is_dir() and store.is_relative_to(real)):
+        raise Refused(f"the store {store} lies inside the source {source}", path=store)
+    if real.is_relative_to(store):
+        raise Refused(f"the source {source} lies inside the store {store}", path=source)
+
+
+def _require_owner(store: Path, words: Sequence[str]) -> None:
+    """One owner for each store: root, too, would leave files that the owner cannot replace (LEA-04)."""
+    try:
+        owner = os.stat(store).st_uid
+    except OSError:
+        return  # opening says what is wrong with it
+    if owner != os.geteuid():
+        raise refusal(owner, store, words)
+
+
+def _there(root: StoreRoot, material: Material, level: Level) -> tuple[Manifest, str] | None:
+    """The sound artifact of the key, if there is one: its manifest and the manifest's digest."""
+    identity = material.publication.identity
+    if not (root.path / ARTIFACTS).is_dir():
+        return None
+    seen = examine_key(root, identity.key, level, CheckOptions(), identity)
+    if seen is None or seen.events or seen.manifest is None or seen.manifest_sha256 is None:
+        return None
+    return seen.manifest, seen.manifest_sha256
+
+
+def _require_same(root: StoreRoot, material: Material, request: Request) -> None:
+    """Refuse when the artifact that is there holds other content than the source (PUB-12)."""
+    if material.settled and request.format_metadata is None:
+        return
+    there = _there(root, material, Level.MARKER)
+    if there is None:
+        return  # denied since it was looked up; the next run replaces it
+    path = root.path / ARTIFACTS / material.publication.identity.key
+    manifest, _digest = there
+    existing, new = manifest.artifact_content_sha256, material.content(request.work)
+    if existing != new:
+        raise Refused(
+            f"{path} holds other content under the same identity: {existing}, the source has {new}",
+            path=path,
+            details={
+                "code": "identity-collision",
+                "existing_content_sha256": existing,
+                "new_content_sha256": new,
+            },
+        )
+    metadata, recorded = request.format_metadata, manifest.format_metadata
+    if metadata is not None and canonical.encode(metadata.value) != canonical.encode(recorded):
+        raise Refused(
+            f"{path} holds the same content with other format metadata",
+            path=path,
+            details={"code": "identity-collision", "existing_format_metadata": recorded},
+        )
+
+
+def _result(
+    store: Path, material: Material, outcome: Publishing, manifest_sha256: str | None
+) -> PublishResult:
+    publication = material.publication
+    plans = plan_payloads(publication.tensors)
+    key = publication.identity.key
+    return PublishResult(
+        outcome,
+        store,
+        key,
+        store / ARTIFACTS / key,
+        sum(plan.size for plan in plans),
+        len(plans),
+        len(publication.tensors),
+        manifest_sha256,
+        material.unused,
+    )

@@ -1,0 +1,211 @@
+"""What a publication is made of: read and judged in full before the store is touched.
+
+Two kinds of source look the same afterwards: a checkpoint, whose identity is derived or given, and an
+artifact of another host weight store, which brings its own. Writing and joining is publish_hostweights' work.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from hwctl.core.source_digests import digest_sources
+from hwctl.core.tensor_digests import content_of, digest_tensors
+from hwctl.core.tensor_stream import specs_of
+from hwctl.errors import Damaged, Finding, NotFound, Refused, Usage
+from hwctl.fs.locks import Deadline
+from hwctl.stores.base import Advance, CheckOptions, Level, Match, silent
+from hwctl.stores.hostweights import leases
+from hwctl.stores.hostweights.derived import (
+    PRODUCER,
+    derive_identity,
+    promised_contract,
+    tensor_contract,
+)
+from hwctl.stores.hostweights.identity import Identity
+from hwctl.stores.hostweights.layout import ARTIFACTS, is_key
+from hwctl.stores.hostweights.lookup import examine_key
+from hwctl.stores.hostweights.opening import look_at_root
+from hwctl.stores.hostweights.publication import Publication
+from hwctl.stores.hostweights.records import Manifest
+from hwctl.stores.hostweights.tensors import TensorSpec
+from hwctl.weights.checkpoint import Checkpoint, open_checkpoint
+from hwctl.weights.safetensors_file import Header
+from hwctl.weights.shards import Shard, open_shard
+from hwctl.weights.tensor_reader import TensorReader
+
+
+@dataclass(frozen=True, slots=True)
+class Naming:
+    """How a checkpoint is to be named: an identity as it is, or parts of a derived one. All may be None."""
+
+    identity: Identity | None = None
+    trust_identity: bool = False
+    model_id: str | None = None
+    revision: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FormatMetadata:
+    """Any JSON value of plain types, given by the caller; wrapped, since null is one of them."""
+
+    value: object
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """How to go about it. ``expect`` is told how many bytes ``advance`` will hear of, once known.
+
+    ``wait`` (seconds, None without end) bounds each wait for a lock, not the reading between them.
+    """
+
+    jobs: int = 1
+    wait: float | None = None
+    advance: Advance = silent
+    expect: Advance = silent
+
+    def deadline(self) -> Deadline:
+        """The end of a wait that begins now."""
+        return Deadline.never() if self.wait is None else Deadline.after(self.wait)
+
+
+@dataclass(frozen=True, slots=True)
+class Material:
+    """A publication and where its bytes come from.
+
+    ``content_sha256`` is the content digest where it is known without reading. ``settled`` says that the key
+    follows from the bytes themselves, so that an artifact of that key cannot hold others.
+    """
+
+    publication: Publication
+    reader: TensorReader
+    settled: bool
+    content_sha256: str | None = None
+    unused: tuple[str, ...] = ()
+
+    @property
+    def bytes(self) -> int:
+        """Size of all tensors."""
+        return sum(spec.nbytes for spec in self.publication.tensors)
+
+    def content(self, work: Work) -> str:
+        """The content digest of the source; a checkpoint is read through for it."""
+        if self.content_sha256 is not None:
+            return self.content_sha256
+        work.expect(self.bytes)
+        specs = self.publication.tensors
+        return content_of(specs, digest_tensors(self.reader, specs, jobs=work.jobs, advance=work.advance))
+
+
+@contextmanager
+def from_checkpoint(
+    path: Path, naming: Naming, metadata: FormatMetadata | None, work: Work
+) -> Iterator[Material]:
+    """A checkpoint. Raises Damaged with all findings when it is not whole, before anything is written."""
+    checkpoint = open_checkpoint(path)
+    specs = specs_of(checkpoint)
+    identity = naming.identity
+    if identity is not None:
+        _require_contract(identity, specs, trust=naming.trust_identity)
+    total = sum(shard.size for shard in checkpoint.shards)
+    promised = any(shard.blob_digest is not None for shard in checkpoint.shards)
+    hashing = identity is None or promised
+    work.expect(total * 2 if hashing else total)
+    files = digest_sources(checkpoint, jobs=work.jobs, advance=work.advance) if hashing else ()
+    if identity is None:
+        identity = derive_identity(
+            naming.model_id or checkpoint.model_id,
+            naming.revision or checkpoint.revision,
+            files,
+            (spec.dtype for spec in specs),
+        )
+    publication = Publication(identity, specs, {} if metadata is None else metadata.value)
+    with TensorReader(checkpoint) as reader:
+        yield Material(publication, reader, settled=naming.identity is None, unused=checkpoint.unused)
+
+
+def _require_contract(identity: Identity, specs: Sequence[TensorSpec], *, trust: bool) -> None:
+    """Another producer's identity makes claims about the tensors; a checkpoint has to bear them out."""
+    if trust or identity.producer.producer_id == PRODUCER.producer_id:
+        return
+    promised, actual = promised_contract(identity), tensor_contract(specs)
+    if promised == actual:
+        return
+    stated = "states no tensor_contract_sha256" if promised is None else "states other tensors"
+    raise Refused(
+        f"the identity is of the producer {identity.producer.producer_id!r} and {stated}; "
+        "--trust-identity takes it all the same",
+        details={"code": "tensor-contract", "expected": promised, "actual": actual},
+    )
+
+
+@contextmanager
+def from_artifact(match: Match, metadata: FormatMetadata | None, work: Work) -> Iterator[Material]:
+    """An artifact of another store: verified in full under its shared lease, which is kept until the end."""
+    key = match.key
+    if key is None or not is_key(key) or match.path.parent != match.root / ARTIFACTS:
+        raise Usage(f"{match.path} is no published artifact; name one below {ARTIFACTS}/", path=match.path)
+    root = look_at_root(match.root)
+    held = leases.shared(root, key, work.deadline(), create=root.owner_uid == os.geteuid())
+    try:
+        options = CheckOptions(jobs=work.jobs, advance=work.advance)
+        work.expect(2 * _payload_bytes(match.path))
+        seen = examine_key(root, key, Level.FULL, options)
+        if seen is None:
+            raise NotFound("there is no such artifact", path=match.path)
+        if seen.unknown:
+            raise seen.unknown[0]
+        if seen.findings or seen.manifest is None:
+            message = f"{match.path}: {seen.findings[0].message}"
+            raise Damaged(message, seen.findings, path=match.path)
+        manifest = seen.manifest
+        publication = Publication(
+            manifest.identity,
+            _specs(manifest),
+            manifest.format_metadata if metadata is None else metadata.value,
+            content_sha256=manifest.artifact_content_sha256,
+        )
+        with TensorReader(_as_checkpoint(match.path, manifest)) as reader:
+            yield Material(publication, reader, False, manifest.artifact_content_sha256)
+    finally:
+        if held is not None:
+            held.release()
+
+
+def _payload_bytes(folder: Path) -> int:
+    with os.scandir(folder) as entries:
+        return sum(entry.stat(follow_symlinks=False).st_size for entry in entries)
+
+
+def _specs(manifest: Manifest) -> tuple[TensorSpec, ...]:
+    return tuple(
+        TensorSpec(entry.name, entry.dtype, tuple(entry.shape), entry.file_name, entry.kind, entry.role)
+        for entry in manifest.tensors
+    )
+
+
+def _as_checkpoint(folder: Path, manifest: Manifest) -> Checkpoint:
+    """The payloads as shards whose tensors go by their names in the manifest rather than in the container."""
+    by_file: dict[str, dict[str, str]] = {entry.file_name: {} for entry in manifest.files}
+    for entry in manifest.tensors:
+        by_file[entry.file_name][entry.name] = entry.storage_key
+    shards = tuple(_renamed(folder, file_name, names) for file_name, names in by_file.items())
+    weight_map = {entry.name: entry.file_name for entry in manifest.tensors}
+    source = manifest.identity.source
+    return Checkpoint(folder, shards, weight_map, source.model_id, source.revision, None)
+
+
+def _renamed(folder: Path, file_name: str, names: Mapping[str, str]) -> Shard:
+    shard = open_shard(folder, file_name, strict=False)
+    if not isinstance(shard, Shard):
+        raise _vanished(folder, shard)
+    header: Header = shard.header
+    by_name = {name: header.by_name[key] for name, key in names.items()}
+    return replace(shard, header=replace(header, by_name=by_name))
+
+
+def _vanished(folder: Path, findings: tuple[Finding, ...]) -> Damaged:
+    return Damaged(f"{folder}: {findings[0].message}", findings, path=folder)
