@@ -9,7 +9,7 @@ import json
 import os
 import struct
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 SIZE = 64
@@ -40,10 +40,10 @@ def dead_process() -> dict[str, object]:
     return this_process() | {"start_ticks": 1}
 
 
-def fill(root: Path, layers: int = 1, experts: int = 1) -> list[dict[str, object]]:
+def fill(root: Path, layers: Iterable[int], experts: int = 1) -> list[dict[str, object]]:
     """Write the layers' files; the layer objects of a manifest."""
     found = []
-    for layer in range(layers):
+    for layer in layers:
         files = []
         folder = root / f"_layer_{layer}" / "_numa_0"
         folder.mkdir(parents=True, mode=0o700)
@@ -74,7 +74,7 @@ def make_staging(
     """A staging root; ``process`` is hwctl's own part of the lease, None as kt-kernel writes it."""
     root = base / f"kt-int8-{run}.staging"
     root.mkdir(mode=0o700)
-    fill(root, layers)
+    fill(root, range(layers))
     if lease:
         document: dict[str, object] = {
             "schema_version": 1,
@@ -101,7 +101,7 @@ def make_ready(
     """A published tree; layers that are ``consumed`` have no files left."""
     root = base / f"kt-int8-{run}"
     root.mkdir(mode=0o700)
-    layers = fill(root, len(states))
+    layers = fill(root, range(len(states)))
     for layer, state in zip(layers, states, strict=True):
         layer["state"] = state
         if state == "consumed":
