@@ -34,7 +34,7 @@ _Each = Annotated[
         metavar="CMD",
         parser=units.word,
         show_default=False,
-        help="Run CMD with the layer's folder as its last word; it must end with 0, its output goes to stderr.",
+        help="Run CMD with the layer's folder as its last word; it must end with 0; output goes to stderr.",
     ),
 ]
 _Discard = Annotated[bool, typer.Option("--discard", help="Take the layers over to nowhere: free them.")]
