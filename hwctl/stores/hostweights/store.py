@@ -1,0 +1,232 @@
+"""A host weight store behind the Store protocol: each step a few lines over the modules that know how.
+
+Owns wiring only: who may act, which lock an entry has, and errors as the verbs expect them. How entries
+look is ``survey``, soundness ``checking``, death ``staleness``, removal and quarantine ``removal``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from pathlib import Path
+
+from hwctl.errors import NotFound, Refused, from_os_error
+from hwctl.fs.locks import Deadline, Mode, acquire
+from hwctl.fs.paths import opened_dir, read_document
+from hwctl.stores.base import (
+    Artifact,
+    CheckOptions,
+    Family,
+    Lease,
+    Level,
+    Match,
+    Removed,
+    Report,
+    Staleness,
+    StalePolicy,
+)
+from hwctl.stores.hostweights import capacity, checking, deny, leases, moves, notes, places, removal
+from hwctl.stores.hostweights import staleness as deaths
+from hwctl.stores.hostweights.layout import (
+    ARTIFACTS,
+    DENY,
+    INIT_LOCK,
+    LOCK_MODE,
+    LOCKS,
+    MANIFEST,
+    METADATA_LIMIT,
+    READY,
+    Place,
+    deny_name,
+)
+from hwctl.stores.hostweights.opening import StoreRoot, look_at_root
+from hwctl.stores.hostweights.places import Spot, spot_in
+from hwctl.stores.hostweights.survey import Survey
+
+_MARKED_BY = "operator"
+"""The stage in deny markers that a person asked for."""
+
+
+def recognise(path: Path) -> Match | None:
+    """The store or entry that an absolute path means, by names and marker files only."""
+    try:
+        found = places.locate(path)
+    except OSError as exc:
+        raise from_os_error(exc, f"cannot look at {path}", path) from exc
+    if found is None:
+        return None
+    root, spot = found
+    return Match(Family.HOSTWEIGHTS, root, path, None if spot is None else spot.label)
+
+
+def open_store(root: Path) -> HostWeightStore:
+    """The store at a resolved root, as it lies there: nothing is created or locked."""
+    return HostWeightStore(look_at_root(root))
+
+
+class HostWeightStore:
+    """The artifacts of one root. Readers judge them against its owner's uid, writers must be that uid."""
+
+    def __init__(self, root: StoreRoot) -> None:
+        self._root = root
+        self._onlookers = removal.Onlookers()
+
+    @property
+    def family(self) -> Family:
+        return Family.HOSTWEIGHTS
+
+    @property
+    def root(self) -> Path:
+        return self._root.path
+
+    @property
+    def owner_uid(self) -> int:
+        return self._root.owner_uid
+
+    def actor(self, artifact: Artifact) -> int:
+        """The root's owner, whoever an entry belongs to: a store has one owner."""
+        del artifact
+        return self._root.owner_uid
+
+    def size(self) -> int:
+        with _told(self._root.path):
+            return capacity.store_bytes(self._root)
+
+    def budget(self) -> int | None:
+        limits = self._root.capacity
+        return None if limits is None else limits.max_store_bytes
+
+    def documents(self, artifact: Artifact) -> Mapping[str, bytes]:
+        """Manifest and marker, the deny marker where there is one, and the operator's note."""
+        found: dict[str, bytes] = {}
+        with suppress(OSError), opened_dir(artifact.path) as fd:
+            for name in (MANIFEST, READY):
+                with suppress(OSError):
+                    found[name] = read_document(name, dir_fd=fd, limit=METADATA_LIMIT).data
+        with suppress(OSError), self._root.folder(DENY) as fd:
+            name = deny_name(artifact.key)
+            found[f"{DENY}/{name}"] = read_document(name, dir_fd=fd, limit=METADATA_LIMIT).data
+        note = notes.read_note(self._root, artifact.path.name)
+        if note is not None:
+            found["note"] = note
+        return found
+
+    def scan(self) -> Iterator[Artifact]:
+        return Survey(self._root).entries()
+
+    def look(self, artifact: Artifact) -> Artifact | None:
+        return Survey(self._root).entry(self._spot(artifact))
+
+    def check(self, artifact: Artifact, level: Level, options: CheckOptions) -> Report:
+        with _told(artifact.path):
+            return checking.check(self._root, self._spot(artifact), artifact, level, options)
+
+    def lease(self, artifact: Artifact, mode: Mode, deadline: Deadline, *, create: bool = False) -> Lease:
+        """SHARED is the artifact lock of the key and counts as use, EXCLUSIVE build lock and artifact lock.
+
+        Temporaries of the domain documents have the initialisation lock, other temporaries none.
+        """
+        spot = self._spot(artifact)
+        if mode is Mode.EXCLUSIVE:
+            self._require_owner(artifact)
+        if spot.place is Place.ROOT:
+            return self._lease_documents(mode, deadline)
+        if spot.key is None:
+            return Lease()
+        if mode is Mode.EXCLUSIVE:
+            return leases.exclusive(self._root, spot.key, deadline)
+        held = leases.shared(self._root, spot.key, deadline, create=create)
+        if held is None:
+            return Lease()
+        leases.touch(held)
+        return Lease((held,))
+
+    def _lease_documents(self, mode: Mode, deadline: Deadline) -> Lease:
+        with _told(self._root.path), self._root.folder(LOCKS) as folder:
+            exclusive = mode is Mode.EXCLUSIVE
+            held = acquire(INIT_LOCK, mode, deadline, dir_fd=folder, create=exclusive, file_mode=LOCK_MODE)
+        return Lease() if held is None else Lease((held,))
+
+    def stale(self, artifact: Artifact, policy: StalePolicy) -> Staleness:
+        with _told(artifact.path):
+            return deaths.judge(self._root, self._spot(artifact), artifact, policy)
+
+    def deny(self, artifact: Artifact, reason: str) -> bool:
+        """Write a deny marker, or set the sticky bit where there is no room for one."""
+        spot = self._spot(artifact)
+        if spot.place is not Place.ARTIFACT or spot.key is None:
+            return False
+        self._require_owner(artifact)
+        with _told(artifact.path):
+            try:
+                deny.write_marker(self._root, spot.key, _MARKED_BY, reason, reason)
+            except OSError:
+                with self._root.folder(ARTIFACTS) as folder:
+                    moves.mark_invalid(folder, spot.key)
+        return True
+
+    def mark_used(self, artifact: Artifact) -> None:
+        """Stamp the lock file; another user's store keeps its clock to itself."""
+        spot = self._spot(artifact)
+        if spot.key is not None:
+            with suppress(FileNotFoundError, PermissionError):
+                os.utime(leases.lock_path(self._root, spot.key), follow_symlinks=False)
+
+    def set_aside(self, artifact: Artifact, reason: str) -> Artifact:
+        self._require_owner(artifact)
+        with _told(artifact.path):
+            return self._entry(removal.set_aside(self._root, self._spot(artifact), artifact, reason))
+
+    def restore(self, artifact: Artifact) -> Artifact:
+        """Soundness was checked by the caller, with ``restoring``."""
+        self._require_owner(artifact)
+        with _told(artifact.path):
+            return self._entry(removal.restore(self._root, self._spot(artifact), artifact))
+
+    def remove(self, artifact: Artifact) -> Removed:
+        self._require_owner(artifact)
+        with _told(artifact.path):
+            deleted = removal.remove(self._root, self._spot(artifact), artifact, self._onlookers)
+        return Removed(deleted.files, deleted.bytes_freed, deleted.still_mapped)
+
+    def sweep(self, deadline: Deadline) -> AbstractContextManager[None]:
+        """Evictions of this family need no common lock: each key has its own."""
+        del deadline
+        return nullcontext()
+
+    def _spot(self, artifact: Artifact) -> Spot:
+        """Where an entry lies; raises NotFound for a path that is in no folder of this store."""
+        folder = artifact.path.parent
+        if folder == self._root.path:
+            return Spot(Place.ROOT, artifact.path.name, None)
+        for place in (Place.ARTIFACT, Place.STAGING, Place.QUARANTINE, Place.DENY):
+            if folder == self._root.path / place.value:
+                return spot_in(place, artifact.path.name)
+        raise NotFound(f"{artifact.path} is no entry of {self._root.path}", path=artifact.path)
+
+    def _entry(self, spot: Spot) -> Artifact:
+        found = Survey(self._root).entry(spot)
+        if found is None:
+            raise NotFound("vanished while it was moved", path=spot.path(self._root.path))
+        return found
+
+    def _require_owner(self, artifact: Artifact) -> None:
+        """A file that root leaves in another user's store is one the store's own programs cannot handle."""
+        if os.geteuid() != self._root.owner_uid:
+            raise Refused(
+                f"{self._root.path} belongs to uid {self._root.owner_uid}, the caller is uid {os.geteuid()}",
+                path=artifact.path,
+                details={"owner_uid": self._root.owner_uid},
+            )
+
+
+@contextmanager
+def _told(path: Path) -> Iterator[None]:
+    """OSErrors as what they mean to the verbs; a name that is gone is NotFound, not a failure."""
+    try:
+        yield
+    except FileNotFoundError as exc:
+        raise NotFound("is gone", path=exc.filename or path) from exc
+    except OSError as exc:
+        raise from_os_error(exc, f"cannot work on {path}", path) from exc
