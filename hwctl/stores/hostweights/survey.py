@@ -121,7 +121,7 @@ class Survey:
             bytes=size.bytes,
             allocated=size.allocated,
             files=size.files,
-            created=look.ready_ns or (st.st_mtime_ns if state is State.STAGING else None),
+            created=st.st_mtime_ns if state is State.STAGING else look.created_ns,
             last_used=self._last_used(spot, st, look, size),
             leases=locks.leases,
             inode=inode_of(st),
@@ -208,10 +208,15 @@ class _Locks:
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """What an artifact directory shows without its payloads being read."""
+    """What an artifact directory shows without its payloads being read.
+
+    ``created_ns`` is when the manifest was written, ``ready_ns`` the marker's mtime, which is a clock of
+    last use as well.
+    """
 
     state: State = State.INCOMPLETE
     reason: str | None = None
+    created_ns: int | None = None
     ready_ns: int | None = None
     publication_id: str | None = None
 
@@ -220,30 +225,35 @@ def _look_inside(parent: int, spot: Spot, st: os.stat_result) -> _Look:
     if not stat.S_ISDIR(st.st_mode) or spot.place not in (Place.ARTIFACT, Place.QUARANTINE):
         return _Look()
     with opened_dir(spot.name, dir_fd=parent) as fd:
+        created, problem = _manifest_facts(fd)
+        ready_ns: int | None = None
         try:
             document = read_document(READY, dir_fd=fd, limit=_READY_LIMIT)
+            ready_ns = document.stat.st_mtime_ns
+            problems = Problems(READY)
+            ready = parse_ready(canonical.parse(document.data).value, problems)
         except FileNotFoundError:
-            return _Look(State.INCOMPLETE, f"{READY} is missing")
+            return _Look(State.INCOMPLETE, f"{READY} is missing", created)
         except PermissionError:
             raise
-        except OSError as exc:
-            return _Look(State.DAMAGED, f"{READY} cannot be read: {exc.strerror}")
-        ready_ns = document.stat.st_mtime_ns
-        problems = Problems(READY)
-        try:
-            ready = parse_ready(canonical.parse(document.data).value, problems)
-        except canonical.BadDocument as exc:
-            return _Look(State.DAMAGED, f"{READY} {exc}", ready_ns)
-        if ready is None:
-            return _Look(State.DAMAGED, problems.found[0].message, ready_ns)
-        try:
-            manifest = os.stat(MANIFEST, dir_fd=fd, follow_symlinks=False)
-        except FileNotFoundError:
-            return _Look(State.INCOMPLETE, f"{MANIFEST} is missing", ready_ns, ready.publication_id)
-        if not stat.S_ISREG(manifest.st_mode):
-            reason = f"{MANIFEST} is a {kind_of(manifest.st_mode)}"
-            return _Look(State.DAMAGED, reason, ready_ns, ready.publication_id)
-    return _Look(State.READY, None, ready_ns, ready.publication_id)
+        except (OSError, canonical.BadDocument) as exc:
+            reason = exc.strerror if isinstance(exc, OSError) else str(exc)
+            return _Look(State.DAMAGED, f"{READY} {reason}", created, ready_ns)
+    if ready is None:
+        return _Look(State.DAMAGED, problems.found[0].message, created, ready_ns)
+    state = State.READY if problem is None else problem[0]
+    return _Look(state, None if problem is None else problem[1], created, ready_ns, ready.publication_id)
+
+
+def _manifest_facts(fd: int) -> tuple[int | None, tuple[State, str] | None]:
+    """When the manifest was written, and what is wrong with the file that should hold it."""
+    try:
+        st = os.stat(MANIFEST, dir_fd=fd, follow_symlinks=False)
+    except FileNotFoundError:
+        return None, (State.INCOMPLETE, f"{MANIFEST} is missing")
+    if not stat.S_ISREG(st.st_mode):
+        return None, (State.DAMAGED, f"{MANIFEST} is a {kind_of(st.st_mode)}")
+    return st.st_mtime_ns, None
 
 
 def is_unfinished(st: os.stat_result) -> bool:
