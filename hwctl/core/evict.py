@@ -85,6 +85,11 @@ def _step(
 ) -> Step:
     if not may_act(target.store, artifact, other_users=other_users):
         return foreign(target, artifact, words)
+    obstacle = target.store.removable(artifact)
+    if obstacle is not None:
+        # What merely bears a name like ours is nobody's business; what is ours and damaged is a person's.
+        status = Status.REFUSED if artifact.state is State.DAMAGED else Status.OK
+        return Step(target.store, artifact, Action.KEEP, obstacle, status=status)
     status = Status.BUSY if due(artifact, limits, now) else Status.OK
     if leased(artifact):
         return Step(target.store, artifact, Action.KEEP, _leased_by(artifact), status=status)
@@ -119,6 +124,9 @@ def _named(target: Target, filters: Filters, words: Sequence[str], other_users: 
         verb = "it is not quarantined" if filters.quarantined else "reclaim-stale judges such entries"
         reason = f"its state is {artifact.state}: {verb}"
         return Step(target.store, artifact, Action.KEEP, reason, status=Status.REFUSED)
+    obstacle = target.store.removable(artifact)
+    if obstacle is not None:
+        return Step(target.store, artifact, Action.KEEP, obstacle, status=Status.REFUSED)
     if leased(artifact):
         return Step(target.store, artifact, Action.KEEP, _leased_by(artifact), status=Status.BUSY)
     return Step(target.store, artifact, Action.REMOVE, "named", status=Status.BUSY)
@@ -150,7 +158,8 @@ class Walk:
         """Attempt what is due, and as many of the oldest as the targets still need."""
         for step in self.plan.steps:
             wanted = due(step.artifact, self.plan.limits, self._now)
-            if not (wanted or self.ledger.helped_by(step.artifact)):
+            passed_over = step.action is Action.KEEP and self.ledger.shortfalls()
+            if not (wanted or passed_over or self.ledger.helped_by(step.artifact)):
                 continue
             outcome = attempt(step)
             self.enter(outcome)
@@ -197,7 +206,7 @@ def _as_owner(walk: Walk, uid: int, wait: Deadline) -> Iterator[Outcome]:
 
 def evict_one(step: Step, wait: Deadline) -> Outcome:
     """Carry out the removal of one entry."""
-    if step.action is Action.KEEP and leased(step.artifact):
+    if leased(step.artifact) and step.store.actor(step.artifact) == os.geteuid():
         _in_use(step)
     return carry_out(step, remove, wait, _again, _in_use)
 

@@ -299,6 +299,13 @@ class Store(Protocol):
         """Move a quarantined (or lift a merely denied) entry back; never over an existing one."""
         ...
 
+    def removable(self, artifact: Artifact) -> str | None:
+        """Why an entry at rest must not be deleted, None when it may be.
+
+        Where nobody can say which files are the family's own, it is set aside instead.
+        """
+        ...
+
     def remove(self, artifact: Artifact) -> Removed:
         """Delete for good, under an exclusive lease held by the caller; vanished files are success."""
         ...

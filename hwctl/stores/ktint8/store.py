@@ -142,6 +142,12 @@ class KtInt8Store:
     def restore(self, artifact: Artifact) -> Artifact:
         return self._entry(aside.restore(self._root, artifact.path.name, artifact.inode))
 
+    def removable(self, artifact: Artifact) -> str | None:
+        """A finished tree without a sound manifest may be anybody's."""
+        if artifact.state not in (State.DAMAGED, State.INCOMPLETE):
+            return None
+        return f"only what a sound manifest lists is deleted ({artifact.reason}); quarantine moves it whole"
+
     def remove(self, artifact: Artifact) -> Removed:
         """A staging or quarantined tree goes whole, of any other only what its manifest lists."""
         if artifact.state is State.FOREIGN:

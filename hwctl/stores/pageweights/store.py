@@ -175,6 +175,12 @@ class PageStore:
             raise NotFound("was removed as soon as it was restored", path=artifact.path)
         return page
 
+    def removable(self, artifact: Artifact) -> str | None:
+        """Nobody can say which files a bad locator means."""
+        if artifact.state is not State.DAMAGED:
+            return None
+        return f"it cannot be told which files are this page's ({artifact.reason}); quarantine it"
+
     def remove(self, artifact: Artifact) -> Removed:
         """Raises Refused for a bad locator, which may mean anybody's files: quarantine it instead."""
         with roots.writable(self._root) as root:
