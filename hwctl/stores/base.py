@@ -209,8 +209,8 @@ class Match:
     damaged or absent. Place counts before content: what lies inside a recognised root is that root's entry
     even when its own markers are damaged or it does not exist.
 
-    For a whole store ``path`` is the root and ``key`` is None. For an entry, ``store.look`` must answer for an
-    Artifact that holds just this family, store, key and path (with state ABSENT).
+    For a whole store ``path`` is the root and ``key`` is None. For an entry, ``store.look`` must answer for
+    an Artifact that holds just this family, store, key and path (with state ABSENT).
     """
 
     family: Family

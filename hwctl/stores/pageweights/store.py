@@ -28,6 +28,7 @@ from hwctl.stores.base import (
     Report,
     Staleness,
     StalePolicy,
+    State,
 )
 from hwctl.stores.pageweights import aside, layout, roots, staleness, verification
 from hwctl.stores.pageweights.eviction import eviction_lock, one_pass
