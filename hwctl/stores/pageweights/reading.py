@@ -181,11 +181,11 @@ def _parse(raw: bytes, size: int) -> Header | tuple[Finding, ...]:
 
 
 def private_memory(size: int) -> memoryview:
-    """Fresh anonymous memory of ``size`` bytes, in huge pages where the kernel has them to give.
+    """Fresh memory of ``size`` bytes that no child will share, in huge pages where the kernel has them.
 
-    A new buffer's page faults cost as much as reading into it; there are 512 times fewer of them so.
+    The page faults of a new buffer cost more than the reading into it; huge pages have 512 times fewer.
     """
-    memory = mmap.mmap(-1, max(size, 1))
+    memory = mmap.mmap(-1, max(size, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if size >= BLOCK:
         memory.madvise(mmap.MADV_HUGEPAGE)
     return memoryview(memory)[:size]
