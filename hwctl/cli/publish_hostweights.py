@@ -10,12 +10,12 @@ import typer
 
 from hwctl.cli import params, text, units
 from hwctl.cli.answer import Answer
-from hwctl.cli.document import artifact_fields, finding_fields, missing_fields, named
-from hwctl.errors import Damaged, Usage
+from hwctl.cli.document import artifact_fields
+from hwctl.errors import Usage
 from hwctl.stores.base import Family, State
 
 if TYPE_CHECKING:
-    from hwctl.core.publish_hostweights import PublishResult, Request
+    from hwctl.core.publish_hostweights import PublishResult
     from hwctl.core.publish_material import FormatMetadata, Naming
     from hwctl.stores.hostweights.opening import Wanted
 
@@ -201,11 +201,11 @@ def publish_hostweights(
     with Answer(
         "publish hostweights", json=json, quiet=quiet, verbose=verbose, color=color, dry_run=dry_run
     ) as answer:
-        from hwctl.core.publish_hostweights import Request
+        from hwctl.core import publish_hostweights as core
         from hwctl.core.publish_material import Work
 
         with answer.progress("publish") as progress:
-            request = Request(
+            request = core.Request(
                 source=source,
                 store=store,
                 naming=_naming(identity, trust_identity, model_id, revision),
@@ -220,7 +220,7 @@ def publish_hostweights(
                 ),
                 words=sys.argv[1:],
             )
-            result = _publish(answer, request)
+            result = core.foresee(request) if dry_run else core.publish(request)
         _tell(answer, result)
     return answer.exit_status
 
@@ -266,30 +266,6 @@ def _wanted(
         domain_id=domain_id,
         capacity=Capacity(max_artifact, max_store, min_free or 0) if named_any else None,
     )
-
-
-def _publish(answer: Answer, request: Request) -> PublishResult:
-    from hwctl.core import publish_hostweights as core
-
-    try:
-        return core.foresee(request) if answer.dry_run else core.publish(request)
-    except Damaged as exc:
-        # The answer is no: it comes with a row, as verify's does.
-        for finding in exc.findings:
-            answer.line(*text.finding(finding), problem=True)
-        answer.result(_refused_fields(request, exc), exc.status)
-        raise
-
-
-def _refused_fields(request: Request, exc: Damaged) -> dict[str, object]:
-    return {
-        **missing_fields(request.source, State.DAMAGED),
-        "family": Family.HOSTWEIGHTS.value,
-        **named("store", request.store),
-        "outcome": "failed",
-        "manifest_sha256": None,
-        "findings": [finding_fields(finding) for finding in exc.findings],
-    }
 
 
 def _tell(answer: Answer, result: PublishResult) -> None:
