@@ -78,7 +78,7 @@ def exec_(
         from hwctl.stores.base import CheckOptions
 
         named = [path, *(more or [])]
-        targets = Resolver(answer, family).named(named)
+        targets = Resolver(answer, family, absent=True).named(named)
         if answer.status is Status.OK:
             options = CheckOptions(jobs=params.default_jobs(jobs))
             with holding(targets, level, options, deadline_of(wait)) as held:

@@ -20,9 +20,11 @@ class Resolver:
     """Turns paths into targets; each store is opened once, and a path that leads nowhere becomes a failure
     of the run that does not stop the others."""
 
-    def __init__(self, answer: Answer, family: Family | None) -> None:
+    def __init__(self, answer: Answer, family: Family | None, *, absent: bool = False) -> None:
+        """``absent`` lets an entry be named that is not there yet."""
         self._answer = answer
         self._family = family
+        self._absent = absent
         self._stores: dict[tuple[Family, Path], Store] = {}
 
     def named(self, paths: Iterable[Path]) -> list[Target]:
@@ -65,6 +67,6 @@ class Resolver:
         if store is None:
             store = self._stores[match.family, match.root] = locate.open_store(match)
         artifact = locate.entry(store, match)
-        if artifact is not None and artifact.state is State.ABSENT:
+        if artifact is not None and artifact.state is State.ABSENT and not self._absent:
             raise NotFound("there is no such entry", path=match.path)
         return Target(store, artifact, named)

@@ -19,7 +19,7 @@ from run_hwctl import Run, environment, hwctl_
 
 pytestmark = pytest.mark.interop
 
-ROUNDS = int(os.environ.get("HWCTL_TEST_ROUNDS", "3"))
+ROUNDS = int(os.environ.get("HWCTL_TEST_ROUNDS", "2"))
 BASE = Path("/dev/shm")
 GRACE = "1.5s"
 
@@ -90,9 +90,9 @@ def upstream(code: str, run: str) -> subprocess.Popen[str]:
     )
 
 
-def reclaim(prefix: str, *words: str) -> Run:
+def reclaim(prefix: str) -> Run:
     run = hwctl_(
-        "reclaim-stale", BASE, "-y", "--json", "--match", f"{prefix}*", "--older-than", GRACE, *words
+        "reclaim-stale", BASE, "-y", "--json", "--match", f"{prefix}*", "--older-than", GRACE
     )
     assert run.status == 0, run.err
     return run

@@ -41,7 +41,12 @@ def exclusive(root: StoreRoot, key: str, deadline: Deadline) -> Lease:
         raise coded(exc, Stage.LIFECYCLE, Code.ACTIVE_BUILD_TIMEOUT) from exc
     assert build is not None
     try:
-        artifact = _take(root, artifact_lock(key), Mode.EXCLUSIVE, deadline, create=True)
+        artifact = _take(root, artifact_lock(key), Mode.EXCLUSIVE, deadline, create=False)
+        if artifact is None:
+            artifact = _take(root, artifact_lock(key), Mode.EXCLUSIVE, deadline, create=True)
+            if artifact is not None:
+                # Its times are the clock of last use, and that the file was missing is no use.
+                os.utime(artifact.fd, ns=(0, 0))
     except BaseException as exc:
         build.release()
         if isinstance(exc, Busy):
