@@ -27,7 +27,7 @@ def content_of(specs: Sequence[TensorSpec], digests: Mapping[str, str]) -> str:
             role=spec.role,
             file_name="",
             storage_key="",
-            shape=list(spec.shape),
+            shape=spec.shape,
             dtype=spec.dtype,
             stride=contiguous_stride(spec.shape),
             nbytes=spec.nbytes,

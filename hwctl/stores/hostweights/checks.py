@@ -8,23 +8,29 @@ Nothing is written.
 from __future__ import annotations
 
 import errno
-import hashlib
+import gc
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from hwctl.errors import Finding, HwctlError, IoFailed, from_os_error
 from hwctl.fs.digest import Pacer, sha256_files
 from hwctl.fs.paths import NotRegular, TooLarge, open_dir, open_regular, read_document
 from hwctl.stores.base import CheckOptions, Level
 from hwctl.stores.hostweights import canonical, judging
+from hwctl.stores.hostweights.containers import is_as_written
 from hwctl.stores.hostweights.fields import Problems
 from hwctl.stores.hostweights.identity import Identity
 from hwctl.stores.hostweights.judging import Trust
 from hwctl.stores.hostweights.layout import MANIFEST, METADATA_LIMIT, READY
 from hwctl.stores.hostweights.manifest import parse_manifest, parse_ready
+from hwctl.stores.hostweights.manifest_text import read_text
 from hwctl.stores.hostweights.records import FileEntry, Manifest, Ready, TensorEntry
 from hwctl.weights.safetensors_file import Header, read_header
+
+_T = TypeVar("_T")
 
 Event = Finding | HwctlError
 """Either something is wrong, or it could not be found out whether something is."""
@@ -92,7 +98,8 @@ def _examine_open(fd: int, subject: Subject, level: Level, options: CheckOptions
     except OSError as exc:
         seen.events.append(from_os_error(exc, f"cannot list {subject.path}", subject.path))
         return
-    _read_documents(fd, subject, seen)
+    with collector_paused():
+        _read_documents(fd, subject, seen)
     seen.events += judging.judge_schemas(seen.ready, seen.manifest)
     if seen.manifest is None:
         return
@@ -110,20 +117,22 @@ def _examine_open(fd: int, subject: Subject, level: Level, options: CheckOptions
 
 def _read_documents(fd: int, subject: Subject, seen: Examination) -> None:
     """Checks 9 and 10: both files first as JSON, then their fields."""
-    ready = _read_document(fd, READY, subject, seen)
-    manifest = _read_document(fd, MANIFEST, subject, seen)
+    ready = _read_document(fd, READY, canonical.parse, subject, seen)
+    manifest = _read_document(fd, MANIFEST, read_text, subject, seen)
     if ready is not None:
         problems = Problems(READY)
         seen.ready = parse_ready(ready.value, problems)
         seen.events += problems.found
     if manifest is not None:
         problems = Problems(MANIFEST)
-        seen.manifest = parse_manifest(manifest.value, problems)
-        seen.manifest_sha256 = hashlib.sha256(manifest.canonical).hexdigest()
+        seen.manifest = parse_manifest(manifest.value, problems, manifest.entries)
+        seen.manifest_sha256 = manifest.sha256
         seen.events += problems.found
 
 
-def _read_document(fd: int, name: str, subject: Subject, seen: Examination) -> canonical.Parsed | None:
+def _read_document(
+    fd: int, name: str, read: Callable[[bytes], _T], subject: Subject, seen: Examination
+) -> _T | None:
     try:
         document = read_document(name, dir_fd=fd, limit=METADATA_LIMIT)
     except OSError as exc:
@@ -132,7 +141,7 @@ def _read_document(fd: int, name: str, subject: Subject, seen: Examination) -> c
     seen.events += judging.judge_regular(document.stat, name)
     seen.events += subject.trust.judge(document.stat, name)
     try:
-        return canonical.parse(document.data)
+        return read(document.data)
     except canonical.BadDocument as exc:
         seen.events.append(exc.finding(name))
         return None
@@ -154,10 +163,11 @@ def _examine_payloads(
 ) -> None:
     """Check 17. Files that are not there were reported by name already."""
     assert seen.manifest is not None
-    by_file = _tensors_by_file(seen.manifest)
     payloads = [_Payload(entry) for entry in seen.manifest.files if entry.file_name in names]
-    for payload in payloads:
-        _examine_payload(fd, payload, by_file.get(payload.entry.file_name, {}), subject, level)
+    with collector_paused():
+        by_file = _tensors_by_file(seen.manifest)
+        for payload in payloads:
+            _examine_payload(fd, payload, by_file.get(payload.entry.file_name, {}), subject, level)
     if level is Level.FULL:
         sound = [payload for payload in payloads if payload.hashable]
         for payload, outcome in _hash(fd, sound, options):
@@ -168,6 +178,21 @@ def _examine_payloads(
                 payload.digest += judging.judge_digest(outcome, payload.entry)
     for payload in payloads:
         seen.events += payload.before + payload.digest + payload.container
+
+
+@contextmanager
+def collector_paused() -> Iterator[None]:
+    """Keep the cycle collector still while a hundred thousand records are made that form no cycles.
+
+    In a process that has torch loaded, its passes over everything else cost as much as the whole check.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _tensors_by_file(manifest: Manifest) -> Mapping[str, Mapping[str, TensorEntry]]:
@@ -193,17 +218,23 @@ def _examine_payload(
         payload.before += subject.trust.judge(st, name)
         # Bytes of another size have another digest: hashing them tells nothing new.
         payload.hashable = st.st_size == payload.entry.size
-        header = read_header(file, st.st_size, name=name, strict=False)
-        if isinstance(header, Header):
-            payload.container += judging.judge_tensors(name, header, declared)
-            if level is Level.FULL and not payload.container:
-                payload.container += _confirm(file, name)
-        else:
-            payload.container += header
+        payload.container += _container_findings(file, st.st_size, name, declared)
+        if level is Level.FULL and not payload.container:
+            payload.container += _confirm(file, name)
     except OSError as exc:
         payload.container.append(_of_file(exc, name, subject.path))
     finally:
         os.close(file)
+
+
+def _container_findings(
+    fd: int, size: int, name: str, declared: Mapping[str, TensorEntry]
+) -> Sequence[Finding]:
+    """Checks 17e to 17g."""
+    if is_as_written(fd, size, declared):
+        return ()
+    header = read_header(fd, size, name=name, strict=False)
+    return judging.judge_tensors(name, header, declared) if isinstance(header, Header) else header
 
 
 def _confirm(fd: int, name: str) -> list[Event]:

@@ -6,7 +6,6 @@ the steps in between, no reader is handed an artifact that might not be there af
 
 from __future__ import annotations
 
-import hashlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +28,7 @@ from hwctl.stores.hostweights.layout import (
     quarantine_name,
 )
 from hwctl.stores.hostweights.manifest import parse_manifest
+from hwctl.stores.hostweights.manifest_text import read_text
 from hwctl.stores.hostweights.opening import StoreRoot
 from hwctl.stores.hostweights.records import Manifest, Sealed
 from hwctl.stores.hostweights.staging import Staging
@@ -134,11 +134,11 @@ def _meet(root: StoreRoot, staging: Staging, artifacts: int, sealed: Sealed) -> 
 def _read_manifest(key: str, artifacts: int) -> tuple[Manifest, str] | None:
     try:
         with opened_dir(key, dir_fd=artifacts) as fd:
-            parsed = canonical.parse(read_document(MANIFEST, dir_fd=fd, limit=METADATA_LIMIT).data)
+            text = read_text(read_document(MANIFEST, dir_fd=fd, limit=METADATA_LIMIT).data)
     except (OSError, canonical.BadDocument):
         return None
-    manifest = parse_manifest(parsed.value, Problems(MANIFEST))
-    return None if manifest is None else (manifest, hashlib.sha256(parsed.canonical).hexdigest())
+    manifest = parse_manifest(text.value, Problems(MANIFEST), text.entries)
+    return None if manifest is None else (manifest, text.sha256)
 
 
 def _same(there: Manifest, ours: Manifest) -> bool:

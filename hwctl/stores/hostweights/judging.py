@@ -161,7 +161,7 @@ def judge_tensors(file: str, header: Header, declared: Mapping[str, TensorEntry]
         found.append(Finding("tensor-missing", f"{file} lacks the tensor {key[:200]!r}", file))
     for key in sorted(header.by_name.keys() - declared.keys())[:_SHOWN]:
         found.append(Finding("tensor-undeclared", f"{file} holds the undeclared tensor {key[:200]!r}", file))
-    strides: dict[tuple[int, ...], list[int]] = {}
+    strides: dict[tuple[int, ...], tuple[int, ...]] = {}
     for key, entry in declared.items():
         stored = header.by_name.get(key)
         if stored is not None and (problem := _judge_tensor(file, entry, stored, strides)) is not None:
@@ -172,15 +172,15 @@ def judge_tensors(file: str, header: Header, declared: Mapping[str, TensorEntry]
 
 
 def _judge_tensor(
-    file: str, entry: TensorEntry, stored: StoredTensor, strides: dict[tuple[int, ...], list[int]]
+    file: str, entry: TensorEntry, stored: StoredTensor, strides: dict[tuple[int, ...], tuple[int, ...]]
 ) -> Finding | None:
     label = f"{file}: tensor {entry.name[:200]!r}"
     view = torch_view(stored)
     if view is None:
         return Finding("tensor-dtype", f"{label} is of {stored.dtype}, which torch cannot hold", file)
     dtype, shape = view
-    if list(shape) != entry.shape:
-        return Finding("tensor-shape", f"{label} has another shape", file, entry.shape, list(shape))
+    if shape != entry.shape:
+        return Finding("tensor-shape", f"{label} has another shape", file, entry.shape, shape)
     if dtype != entry.dtype:
         return Finding("tensor-dtype", f"{label} has another dtype", file, entry.dtype, dtype)
     # Layers share their shapes, so the strides are worked out once for each.

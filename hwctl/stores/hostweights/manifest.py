@@ -54,10 +54,15 @@ def parse_ready(value: object, problems: Problems) -> Ready | None:
     return ready if len(problems.found) == before else None
 
 
-def parse_manifest(value: object, problems: Problems) -> Manifest | None:
-    """The manifest a parsed document holds, or None with every reason noted."""
+def parse_manifest(
+    value: object, problems: Problems, entries: Sequence[TensorEntry] | None = None
+) -> Manifest | None:
+    """The manifest a parsed document holds, or None with every reason noted.
+
+    ``entries`` are its tensors where they were read already (``manifest_text``); ``value`` is without them.
+    """
     before = len(problems.found)
-    top = section(value, "", _TOP, problems)
+    top = section(value, "", _TOP if entries is None else _TOP - {"tensors"}, problems)
     if top is None:
         return None
     version = integer(top, "schema_version", "", problems, 1)
@@ -68,7 +73,8 @@ def parse_manifest(value: object, problems: Problems) -> Manifest | None:
         problems.add("bad-value", message, expected=identity.key, actual=key)
     producer_schema = text(top, "producer_schema", "", problems)
     restorer_schema = text(top, "restorer_schema", "", problems)
-    tensors = _tensors(top["tensors"], problems)
+    tensors = _tensors(top["tensors"], problems) if entries is None else entries
+    _judge_order([entry.name for entry in tensors], "tensors", problems)
     files = _files(top["files"], problems)
     content = digest(top, "artifact_content_sha256", "", problems)
     if len(problems.found) == before:
@@ -108,12 +114,12 @@ def _tensors(value: object, problems: Problems) -> list[TensorEntry]:
     out: list[TensorEntry] = []
     for index, item in enumerate(_listed(value, "tensors", problems)):
         if isinstance(item, dict) and _is_sound(item):
-            out.append(TensorEntry(**item))
+            sizes = {name: tuple(item[name]) for name in ("shape", "stride")}
+            out.append(TensorEntry(**item | sizes))
         else:
             _explain_tensor(item, f"tensors[{index}]", problems)
             if _too_many(problems, index):
                 return out
-    _judge_order([entry.name for entry in out], "tensors", problems)
     return out
 
 
@@ -164,6 +170,9 @@ def _explain_tensor(item: object, where: str, problems: Problems) -> None:
 def _judge_placement(tensors: Sequence[TensorEntry], files: Sequence[FileEntry], problems: Problems) -> None:
     """Every tensor lies in a declared file, and no two under one key of the same file."""
     declared = {entry.file_name for entry in files}
+    places = {(entry.file_name, entry.storage_key) for entry in tensors}
+    if len(places) == len(tensors) and {file_name for file_name, _ in places} <= declared:
+        return
     taken: set[tuple[str, str]] = set()
     for index, entry in enumerate(tensors):
         if entry.file_name not in declared:

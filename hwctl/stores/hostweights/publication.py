@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
-from hwctl.errors import Damaged, Finding, HwctlError, NoRoom, from_os_error
+from hwctl.errors import Damaged, Finding, HwctlError, NoRoom, Unsupported, from_os_error
 from hwctl.fs import space
 from hwctl.fs.locks import Deadline
 from hwctl.fs.probe import probe
@@ -19,16 +19,21 @@ from hwctl.stores.base import Advance, silent
 from hwctl.stores.hostweights.capacity import admission
 from hwctl.stores.hostweights.commit import Published, commit
 from hwctl.stores.hostweights.identity import Identity
-from hwctl.stores.hostweights.layout import MANIFEST, TMP
+from hwctl.stores.hostweights.layout import MANIFEST, METADATA_LIMIT, TMP
 from hwctl.stores.hostweights.opening import StoreRoot
-from hwctl.stores.hostweights.records import Sealed, seal
+from hwctl.stores.hostweights.records import FileEntry, Sealed, seal
 from hwctl.stores.hostweights.staging import Staging
 from hwctl.stores.hostweights.tensors import PayloadPlan, TensorSpec, plan_payloads
 from hwctl.stores.hostweights.verdict import Code, Stage, coded
-from hwctl.stores.hostweights.writer import ArtifactWriter, Producer
+from hwctl.stores.hostweights.writer import ArtifactWriter, Producer, entry_of
 
 _OTHER_INODES = 3
 """The staging directory and the two documents."""
+
+_COMMIT_SECONDS = 30.0
+
+_TENSOR_BYTES = 320
+"""What a tensor with an ordinary name takes in the manifest; only used to tell who need not be measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +61,12 @@ def publish(
     """Write and commit one artifact; on any failure nothing of it stays but what a collision set aside.
 
     ``deadline`` bounds the waits for locks, not the producer. Raises Usage for tensors that cannot be
-    published or were not written as declared, NoRoom, IoFailed, Busy and Refused, with upstream's words in
-    ``details``; Damaged when the content is not the one expected. Other exceptions of the producer pass
+    published or were not written as declared, Unsupported for too many of them, NoRoom, IoFailed, Busy and
+    Refused, with upstream's words in ``details``; Damaged when the content is not the one expected. Other exceptions of the producer pass
     through.
     """
     plans = plan_payloads(publication.tensors)
+    _require_readable(publication, plans)
     total = sum(plan.size for plan in plans)
     try:
         with root.folder(TMP) as tmp:
@@ -110,7 +116,30 @@ def _publish(
         staging.seal(sealed)
         admitted.whole(staging.size())
         staging.mark()
-        return commit(root, staging, sealed, deadline)
+        # The deadline may have passed while the producer worked. A reader that looks at this very moment is
+        # waited for all the same: its lock is gone in an instant, the work of an hour would be lost.
+        return commit(root, staging, sealed, _at_least(deadline, _COMMIT_SECONDS))
+
+
+def _at_least(deadline: Deadline, seconds: float) -> Deadline:
+    remaining = deadline.remaining()
+    return deadline if remaining is None or remaining > seconds else Deadline.after(seconds)
+
+
+def _require_readable(publication: Publication, plans: Sequence[PayloadPlan]) -> None:
+    """Before a byte is written: no reader takes a manifest over 64 MiB, which is near 200,000 tensors."""
+    specs = publication.tensors
+    if sum(2 * len(spec.name) for spec in specs) + _TENSOR_BYTES * len(specs) < METADATA_LIMIT // 2:
+        return
+    digest = "0" * 64
+    files = [FileEntry(plan.file_name, plan.size, digest) for plan in plans]
+    tensors = [entry_of(extent, digest) for plan in plans for extent in plan.extents.values()]
+    size = len(seal(publication.identity, tensors, files, publication.format_metadata).manifest_bytes)
+    if size > METADATA_LIMIT:
+        raise Unsupported(
+            f"{len(specs)} tensors make a manifest of {size} bytes; readers take {METADATA_LIMIT}",
+            details={"manifest_bytes": size, "limit": METADATA_LIMIT},
+        )
 
 
 def _require_content(publication: Publication, sealed: Sealed) -> None:

@@ -34,9 +34,9 @@ class TensorEntry(NamedTuple):
     role: str
     file_name: str
     storage_key: str
-    shape: list[int]
+    shape: tuple[int, ...]
     dtype: str
-    stride: list[int]
+    stride: tuple[int, ...]
     nbytes: int
     sha256: str
 
@@ -124,15 +124,14 @@ def _by_name(entry: TensorEntry) -> str:
     return entry.name
 
 
-def contiguous_stride(shape: Sequence[int]) -> list[int]:
+def contiguous_stride(shape: Sequence[int]) -> tuple[int, ...]:
     """The strides, in elements, of a fresh contiguous tensor in torch: a 0 dimension counts as 1."""
     out: list[int] = []
     step = 1
     for dimension in reversed(shape):
         out.append(step)
         step *= max(dimension, 1)
-    out.reverse()
-    return out
+    return tuple(reversed(out))
 
 
 def seal(

@@ -91,7 +91,7 @@ def _plan_file(file_name: str, specs: Sequence[TensorSpec]) -> PayloadPlan:
     ordered = sorted(specs, key=lambda spec: spec.name)
     try:
         header, entries = build_header(
-            [(spec.name, CODES[spec.dtype], container_shape(spec)) for spec in ordered], CONTAINER_METADATA
+            [(spec.name, CODES[spec.dtype], _stored_shape(spec)) for spec in ordered], CONTAINER_METADATA
         )
     except ValueError as exc:
         raise refusal(f"{file_name}: {exc}") from exc
@@ -129,13 +129,18 @@ def element_bytes(spec: TensorSpec) -> int:
     return 1 if code == _TWO_IN_ONE else DTYPE_BITS[code] // 8
 
 
-def container_shape(spec: TensorSpec) -> tuple[int, ...]:
-    """The shape the container's header states for a tensor of this torch dtype and shape."""
-    if CODES.get(spec.dtype) != _TWO_IN_ONE:
-        return spec.shape
-    if not spec.shape:
+def _stored_shape(spec: TensorSpec) -> tuple[int, ...]:
+    stored = container_shape(spec.dtype, spec.shape)
+    if stored is None:
         raise refusal(f"tensor {spec.name!r}: a scalar cannot be of {spec.dtype}")
-    return (*spec.shape[:-1], spec.shape[-1] * 2)
+    return stored
+
+
+def container_shape(dtype: str, shape: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The shape the container's header states for this torch dtype and shape; None if there can be none."""
+    if CODES.get(dtype) != _TWO_IN_ONE:
+        return shape
+    return (*shape[:-1], shape[-1] * 2) if shape else None
 
 
 def torch_view(entry: TensorEntry) -> tuple[str, tuple[int, ...]] | None:

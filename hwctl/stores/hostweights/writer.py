@@ -119,7 +119,7 @@ class ArtifactWriter:
             digests = payload.digests()
             files.append(FileEntry(name, digests.size, digests.file))
             for extent in payload.plan.extents.values():
-                tensors.append(_entry(extent, digests.tensors[extent.spec.name]))
+                tensors.append(entry_of(extent, digests.tensors[extent.spec.name]))
         return tensors, files
 
     def close(self) -> None:
@@ -130,7 +130,8 @@ class ArtifactWriter:
         self._open.clear()
 
 
-def _entry(extent: Extent, sha256: str) -> TensorEntry:
+def entry_of(extent: Extent, sha256: str) -> TensorEntry:
+    """The manifest's entry for a tensor that lies where it was planned."""
     spec = extent.spec
     return TensorEntry(
         name=spec.name,
@@ -138,7 +139,7 @@ def _entry(extent: Extent, sha256: str) -> TensorEntry:
         role=spec.role,
         file_name=spec.file_name,
         storage_key=spec.name,
-        shape=list(spec.shape),
+        shape=spec.shape,
         dtype=spec.dtype,
         stride=contiguous_stride(spec.shape),
         nbytes=extent.size,
