@@ -62,8 +62,8 @@ def publish(
 
     ``deadline`` bounds the waits for locks, not the producer. Raises Usage for tensors that cannot be
     published or were not written as declared, Unsupported for too many of them, NoRoom, IoFailed, Busy and
-    Refused, with upstream's words in ``details``; Damaged when the content is not the one expected. Other exceptions of the producer pass
-    through.
+    Refused, with upstream's words in ``details``; Damaged when the content is not the one expected. Other
+    exceptions of the producer pass through.
     """
     plans = plan_payloads(publication.tensors)
     _require_readable(publication, plans)
