@@ -42,9 +42,9 @@ from hwctl.stores.pageweights.writer import (
 )
 
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-# Receipt, locator, and the names themselves.
+# Receipt, locator, and the names themselves; beside the artifact two documents and a temporary.
 _BESIDE_BYTES = 64 << 10
-_BESIDE_INODES = 4
+INODES = 4
 
 
 class Outcome(enum.StrEnum):
@@ -204,7 +204,7 @@ def _require_room(root: Root, plan: ArtifactPlan, budget: int | None) -> None:
     if budget is not None and plan.size > budget:
         message = f"the page takes {plan.size} bytes, more than the whole budget of {budget}"
         raise NoRoom(message, path=root.path, details={"need_bytes": plan.size, "budget_bytes": budget})
-    space.require(root.fd, plan.size + _BESIDE_BYTES, _BESIDE_INODES, what=f"a page in {root.path}")
+    space.require(root.fd, plan.size + _BESIDE_BYTES, INODES, what=f"a page in {root.path}")
 
 
 def _commit(place: Place, authority: Authority, plan: ArtifactPlan, sha256: str, temporary: str) -> Locator:

@@ -1,0 +1,204 @@
+"""``hwctl publish pageweights``: one page of weights into a page-weights cache, bound to its source."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hwctl.cli import params, text, units
+from hwctl.cli.answer import Answer
+from hwctl.cli.document import artifact_fields
+from hwctl.errors import Usage
+from hwctl.stores.base import Family
+from hwctl.stores.pageweights.layout import DEFAULT_ROOT
+
+if TYPE_CHECKING:
+    from hwctl.core.publish_pageweights import FromSource, PublishResult
+
+EXAMPLES = """
+  hwctl publish pageweights --page page7.safetensors --cache /dev/shm/pages --authority page7.json
+  hwctl publish pageweights --page page7.safetensors --source session --source-format-revision 1 --page-id 7
+"""
+
+_WAIT_SECONDS = 600.0
+
+
+def _whole_number(text: str) -> int:
+    if not text.isascii() or not text.isdecimal() or len(text) > 20:
+        raise typer.BadParameter(f"{text!r} is not a whole number of at least 0")
+    return int(text)
+
+
+_Page = Annotated[
+    Path,
+    typer.Option(
+        "--page",
+        metavar="FILE",
+        parser=units.path,
+        show_default=False,
+        help="A safetensors file with the page's eleven tensors.",
+    ),
+]
+_Cache = Annotated[
+    Path,
+    typer.Option(
+        "--cache",
+        metavar="ROOT",
+        parser=units.path,
+        help="The cache's root; it is created, mode 0700, when it is new.",
+    ),
+]
+_Authority = Annotated[
+    Path | None,
+    typer.Option(
+        "--authority",
+        metavar="FILE",
+        parser=units.path,
+        show_default=False,
+        help="The authority to publish under, a JSON object of seven fields.",
+    ),
+]
+_Source = Annotated[
+    Path | None,
+    typer.Option(
+        "--source",
+        metavar="OBJECT",
+        parser=units.path,
+        show_default=False,
+        help="Derive the authority from this source object, which is hashed; the dtype is the page's.",
+    ),
+]
+_FormatRevision = Annotated[
+    int | None,
+    typer.Option(
+        "--source-format-revision",
+        metavar="N",
+        parser=units.count,
+        show_default=False,
+        help="With --source: the revision of the source's format.",
+    ),
+]
+_PageId = Annotated[
+    int | None,
+    typer.Option(
+        "--page-id",
+        metavar="N",
+        parser=_whole_number,
+        show_default=False,
+        help="With --source: which page of it this is.",
+    ),
+]
+_Budget = Annotated[
+    int | None,
+    typer.Option(
+        "--budget",
+        metavar="SIZE",
+        parser=units.size,
+        show_default=False,
+        help="Evict least recently used pages afterwards until all artifacts together fit; without it nothing"
+        " is evicted. The cache's own program allows itself a 16th of memory or a quarter of the file"
+        " system, whichever is less.",
+    ),
+]
+
+
+def register(app: typer.Typer) -> None:
+    app.command("pageweights", epilog=EXAMPLES)(publish_pageweights)
+
+
+def publish_pageweights(
+    page: _Page,
+    cache: _Cache = DEFAULT_ROOT,
+    authority: _Authority = None,
+    source: _Source = None,
+    source_format_revision: _FormatRevision = None,
+    page_id: _PageId = None,
+    budget: _Budget = None,
+    dry_run: params.DryRun = False,
+    yes: params.Yes = False,
+    wait: params.Wait = None,
+    json: params.Json = False,
+    quiet: params.Quiet = False,
+    verbose: params.Verbose = 0,
+    color: params.Color = params.Colors.AUTO,
+    family: params.FamilyOption = None,
+) -> int:
+    """Publish a page into a page-weights cache and print the path of its locator.
+
+    The page is checked while it is written, and hashed on the way; what the cache's own program could not
+    load is refused before the first byte. A page that is there already is success; one that another process
+    is building is waited for (--wait, 10min unless given) and joined. Under the same authority other content
+    is refused, and a damaged page stays until it is quarantined.
+    """
+    if family not in (None, Family.PAGEWEIGHTS):
+        raise Usage("publish pageweights is of the family pageweights only")
+    wanted = _wanted(authority, source, source_format_revision, page_id)
+    with Answer(
+        "publish pageweights", json=json, quiet=quiet, verbose=verbose, color=color, dry_run=dry_run
+    ) as answer:
+        from hwctl.core import publish_pageweights as core
+
+        with answer.progress("publish") as progress:
+            request = core.Request(
+                page=page,
+                cache=cache.absolute(),
+                authority=wanted,
+                budget=budget,
+                wait=_WAIT_SECONDS if wait is None else wait,
+                advance=progress.advance,
+                expect=progress.expect,
+                words=sys.argv[1:],
+            )
+            result = core.foresee(request) if dry_run else core.publish(request)
+        _tell(answer, result)
+    return answer.exit_status
+
+
+def _wanted(
+    authority: Path | None, source: Path | None, revision: int | None, page_id: int | None
+) -> Path | FromSource:
+    from hwctl.core.publish_pageweights import FromSource
+
+    if authority is not None and source is None and revision is None and page_id is None:
+        return authority
+    if authority is not None:
+        raise Usage(
+            "--authority says everything; --source, --source-format-revision and --page-id derive one"
+        )
+    if source is None or revision is None or page_id is None:
+        raise Usage("needs --authority, or all of --source, --source-format-revision and --page-id")
+    return FromSource(source, revision, page_id)
+
+
+def _tell(answer: Answer, result: PublishResult) -> None:
+    evicted = () if result.eviction is None else result.eviction.evicted
+    answer.result(
+        {
+            **artifact_fields(result.artifact),
+            "outcome": result.outcome.value,
+            "cache_key": result.cache_key,
+            "artifact_sha256": result.artifact_sha256,
+            "manifest_sha256": result.manifest_sha256,
+            "evicted": list(evicted),
+            "findings": [],
+        }
+    )
+    answer.totals.update(bytes=result.artifact.bytes, files=result.artifact.files)
+    answer.line(str(result.artifact.path))
+    answer.note(f"{result.outcome.value.replace('-', ' ')}: {text.size(result.artifact.bytes)}")
+    if result.eviction_busy is not None:
+        answer.warn(f"nothing was evicted here: {result.eviction_busy}")
+    if result.eviction is not None:
+        eviction = result.eviction
+        answer.totals["bytes_freed"] = eviction.removed.bytes_freed
+        if evicted:
+            freed = text.size(eviction.removed.bytes_freed)
+            answer.note(f"evicted {text.number(len(evicted), 'page')}, {freed} freed")
+        for passed in eviction.passed:
+            answer.warn(f"page {passed.prefix} was not evicted: {passed.reason}")
+        if not eviction.reached:
+            over = text.size(eviction.remaining - eviction.budget)
+            answer.warn(f"the cache is still {over} over its budget")
