@@ -16,7 +16,8 @@ FiniteTest = Callable[[memoryview], bool]
 # made the same check slower by far, and a library has no business setting the caller's thread count.
 _SERIAL_ELEMENTS = 32767
 
-_NO_NONFINITE = frozenset({"BOOL", "U8", "I8", "I16", "U16", "I32", "U32", "I64", "U64"})
+# float8_e8m0fnu has a NaN, but torch 2.13 calls it finite, and a page is judged as its own program judges it.
+_NO_NONFINITE = frozenset({"BOOL", "U8", "I8", "I16", "U16", "I32", "U32", "I64", "U64", "F8_E8M0"})
 _BY_RANGE = {
     "F16": ("float16", 2),
     "BF16": ("bfloat16", 2),
@@ -25,7 +26,6 @@ _BY_RANGE = {
     "C64": ("float32", 4),  # finite when both its parts are
 }
 _E5M2_EXPONENT = 0x7C
-_E8M0_NAN = 0xFF
 
 
 def finite_test(code: str) -> FiniteTest | None:
@@ -44,10 +44,6 @@ def finite_test(code: str) -> FiniteTest | None:
         return lambda block: all(
             int((torch.frombuffer(part, dtype=torch.uint8) & _E5M2_EXPONENT).max()) != _E5M2_EXPONENT
             for part in _parts(block, 1)
-        )
-    if code == "F8_E8M0":
-        return lambda block: all(
-            int(torch.frombuffer(part, dtype=torch.uint8).max()) != _E8M0_NAN for part in _parts(block, 1)
         )
     name, width = _BY_RANGE[code]
     dtype: torch.dtype = getattr(torch, name)
