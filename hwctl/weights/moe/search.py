@@ -7,7 +7,7 @@ of another shape or without its scales is a finding. What cannot be converted at
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from hwctl.errors import Finding, Unsupported
@@ -108,26 +108,36 @@ class Search:
                     self._add(layer, expert, projection, matrix)
 
     def _orientation(self, names: dict[Projection | None, str]) -> Fused | None:
-        """Which way round two fused tensors are stored: by the family, confirmed by the shapes."""
-        family, gate_up = self._config.family, names[None]
-        wanted = [family.fused] if family.fused is not None else list(Fused)
-        entry = self._entry(gate_up, [self._fused_shape(None, fused) for fused in wanted])
-        if entry is None:
+        """Which way round two fused tensors are stored: as both shapes have it.
+
+        The model library saves a family's tensors the other way round than they were published, so the
+        shapes have the last word. Gate and up of a family whose form is not known must tell by themselves.
+        """
+        shapes = {half: self._header_entry(name).shape for half, name in names.items()}
+        fitting = [
+            fused for fused in Fused if all(shapes[half] == self._fused_shape(half, fused) for half in names)
+        ]
+        known = self._config.family.fused
+        if not fitting:
+            for half, name in names.items():
+                wanted = [self._fused_shape(half, fused) for fused in Fused if known in (None, fused)]
+                self._entry(name, wanted)
             return None
-        fitting = [fused for fused in wanted if self._fused_shape(None, fused) == entry.shape]
-        if len(fitting) > 1:
+        if known is None and shapes[None] == self._fused_shape(None, Fused.INPUT_FIRST) == (
+            self._fused_shape(None, Fused.OUTPUT_FIRST)
+        ):
             raise Unsupported(
-                f"{gate_up}: with shape {list(entry.shape)} it may be stored either way round, and no"
-                f" orientation is known of model family {family.name or '(none stated)'}"
+                f"{names[None]}: with shape {list(shapes[None])} it may be stored either way round, and no"
+                f" orientation is known of model family {self._config.family.name or '(none stated)'}"
             )
-        down = self._entry(names[Projection.DOWN], [self._fused_shape(Projection.DOWN, fitting[0])])
-        return None if down is None else fitting[0]
+        self.tensors.update(names.values())
+        return fitting[0]
 
     def _slabs(
         self, name: str, scales: str | None, projection: Projection, fused: Fused
     ) -> Iterator[tuple[int, Matrix | None]]:
         """Every expert's matrix of one projection in a fused tensor; None where its scales are wrong."""
-        entry = self._headers[self._shard_of[name]].by_name[name]
+        entry = self._header_entry(name)
         slab = entry.shape[1], entry.shape[2]
         rows, columns = self._shape(projection)
         transposed = fused is Fused.INPUT_FIRST
@@ -170,9 +180,9 @@ class Search:
             raise Unsupported(f"{scales}: scales of dtype {entry.dtype} cannot be converted")
         return None if entry is None else scaled
 
-    def _entry(self, name: str, shapes: list[tuple[int, ...]]) -> TensorEntry | None:
+    def _entry(self, name: str, shapes: Sequence[tuple[int, ...]]) -> TensorEntry | None:
         """The header's entry of a tensor, if its shape is one of ``shapes``."""
-        entry = self._headers[self._shard_of[name]].by_name[name]
+        entry = self._header_entry(name)
         if entry.shape in shapes:
             self.tensors.add(name)
             return entry
@@ -180,6 +190,9 @@ class Search:
         message = f"{name}: shape {list(entry.shape)}, by {CONFIG} it must be {wanted}"
         self._fault("tensor-shape", message, name, [list(shape) for shape in shapes], list(entry.shape))
         return None
+
+    def _header_entry(self, name: str) -> TensorEntry:
+        return self._headers[self._shard_of[name]].by_name[name]
 
     def _shape(self, projection: Projection) -> tuple[int, int]:
         hidden, intermediate = self._config.hidden, self._config.intermediate

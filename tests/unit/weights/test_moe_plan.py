@@ -242,10 +242,19 @@ def test_fused_input_first(write_moe: WriteMoe) -> None:
 
 
 def test_fused_against_the_family(write_moe: WriteMoe) -> None:
-    """HIDDEN is twice INNER here: gate and up look right either way, down tells."""
-    (first, *_) = findings(write_moe(FUSED, fused(input_first=True)))
-    assert first.code == "tensor-shape"
-    assert "down_proj" in first.message
+    """The library saves them so. HIDDEN is twice INNER: gate and up look right either way, down tells."""
+    plan = plan_conversion(write_moe(FUSED, fused(input_first=True)), 1)
+    assert plan.matrix(0, 0, Projection.GATE).transposed
+
+
+def test_fused_one_way_round_each(write_moe: WriteMoe) -> None:
+    tensors = fused(192)
+    for layer in range(2):
+        name = f"model.language_model.layers.{layer}.mlp.experts.down_proj"
+        tensors[name] = tensors[name].transpose(1, 2)
+    found = findings(write_moe(FUSED | {"hidden_size": 192}, tensors))
+    assert [finding.code for finding in found] == ["tensor-shape"] * 2
+    assert "down_proj" in found[0].message
 
 
 @pytest.mark.parametrize("model_type", [None, "qwen3_moe"])
