@@ -19,6 +19,7 @@ from hwctl.errors import Finding
 from hwctl.stores.base import Artifact, Report, State
 
 _DEEPEST = 32
+_WIDEST_INTEGER = 4096
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -61,8 +62,11 @@ def _encoded(value: object) -> bytes:
 
 def plain(value: object, depth: int = 0) -> object:
     """``value`` as JSON can hold it: no lone surrogates, no NaN, nothing without an end."""
-    if value is None or isinstance(value, bool | int):
-        return value if not isinstance(value, int) or isinstance(value, bool) else int(value)
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int):
+        # Beyond this Python does not print integers in decimal, and nobody reads them.
+        return int(value) if value.bit_length() <= _WIDEST_INTEGER else hex(value)
     if isinstance(value, str):
         return valid(value)
     if isinstance(value, float):

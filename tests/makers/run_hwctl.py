@@ -10,10 +10,13 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
+from referencing import Registry, Resource
 
 import hwctl
 
@@ -32,7 +35,9 @@ class Run:
 
     @property
     def document(self) -> dict[str, Any]:
+        """The one document on stdout."""
         found: dict[str, Any] = json.loads(self.out)
+        assert self.out.endswith("\n") and self.out.count("\n") == 1, self.out
         return found
 
     @property
@@ -42,8 +47,9 @@ class Run:
 
     @property
     def error(self) -> dict[str, Any]:
-        """The error object, the last line of stderr."""
-        found: dict[str, Any] = json.loads(self.err.splitlines()[-1])
+        """The one error object on stderr."""
+        found: dict[str, Any] = json.loads(self.err)
+        assert self.err.endswith("\n") and self.err.count("\n") == 1, self.err
         return found
 
 
@@ -61,16 +67,18 @@ def hwctl_(
     *words: str | Path,
     uid: int | None = None,
     env: Mapping[str, str] | None = None,
+    stdin: bytes = b"",
     pass_fds: Sequence[int] = (),
     timeout: float = 60,
 ) -> Run:
-    """Run hwctl with these words and no terminal; ``uid`` makes it another user's process."""
+    """Run hwctl with these words and no terminal; ``uid`` makes it another user's process.
+
+    Under --json every document and error object is held against its schema, whatever the outcome was.
+    """
     done = subprocess.run(
         command(*words, uid=uid),
-        stdin=subprocess.DEVNULL,
+        input=stdin,
         capture_output=True,
-        text=True,
-        errors="surrogateescape",
         env=environment(env),
         user=uid,
         group=uid,
@@ -80,7 +88,36 @@ def hwctl_(
         check=False,
         cwd="/",
     )
-    return Run(done.returncode, done.stdout, done.stderr)
+    run = Run(done.returncode, _text(done.stdout), _text(done.stderr))
+    if "--json" in words and "--" not in words:
+        _require_documents(run)
+    return run
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "surrogateescape")
+
+
+def _require_documents(run: Run) -> None:
+    """What was printed is one document that its schema describes, and it agrees with the exit status."""
+    if run.out:
+        validator(run.document["schema"]).validate(run.document)
+        assert run.document["exit_status"] == run.status
+    if run.err:
+        validator("hwctl.error/1").validate(run.error)
+        assert run.status != 0
+
+
+@functools.cache
+def validator(schema: str) -> jsonschema.protocols.Validator:
+    """The validator of a document's schema, from the package as it is installed."""
+    name, _, number = schema.partition("/")
+    folder = resources.files("hwctl") / "schemas"
+    found = {path.name: json.loads(path.read_text()) for path in folder.iterdir()}
+    registry = Registry().with_resources(
+        (content["$id"], Resource.from_contents(content)) for content in found.values()
+    )
+    return jsonschema.Draft202012Validator(found[f"{name}-{number}.json"], registry=registry)
 
 
 def start(*words: str | Path, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:

@@ -1,0 +1,233 @@
+"""``hwctl verify`` as a process: verdicts, statuses and words for every outcome."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import holders
+import make_ktint8
+import make_pageweights
+import pytest
+import run_hwctl
+
+Run = Callable[..., run_hwctl.Run]
+
+
+def tree(base: Path, run: str = "job-4711") -> Path:
+    return base / f"kt-int8-{run}"
+
+
+def shrink(folder: Path) -> Path:
+    """Damage a tree that its sizes give away."""
+    victim = next(path for path in sorted(folder.rglob("*.kt")) if "quant" in path.name)
+    victim.write_bytes(b"short")
+    return victim
+
+
+def flip(path: Path) -> None:
+    """Change one byte and leave size and times as they were (VER-05)."""
+    times = path.stat().st_atime_ns, path.stat().st_mtime_ns
+    mode = path.stat().st_mode
+    path.chmod(0o600)
+    with path.open("r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        last = file.read(1)[0]
+        file.seek(-1, os.SEEK_END)
+        file.write(bytes([last ^ 1]))
+    path.chmod(mode)
+    os.utime(path, ns=times)
+
+
+def test_all_valid_says_so(hwctl: Run, pages: Path) -> None:
+    done = hwctl("verify", pages)
+    assert done.status == 0
+    lines = done.out.splitlines()
+    assert [line.split()[0] for line in lines] == ["valid"] * 3 + ["verified"]
+    assert "verified 3 artifacts: all valid, no errors found" in lines[-1]
+    assert done.err == ""
+
+
+def test_quiet_is_silent_when_all_is_well(hwctl: Run, pages: Path, base: Path) -> None:
+    quick = ("--level", "size")
+    assert hwctl("verify", "-q", pages, *quick) == hwctl("verify", *quick, pages, "-q")
+    assert hwctl("verify", "-q", pages, *quick).out == ""
+    shrink(tree(base))
+    loud = hwctl("verify", "-q", base, *quick)
+    assert loud.status == 65
+    assert loud.out.splitlines()[0] == f"damaged {tree(base)}"
+    assert "job-4712" not in loud.out
+
+
+def test_damage_is_listed_and_does_not_hide_the_rest(hwctl: Run, base: Path, pages: Path) -> None:
+    victim = shrink(tree(base))
+    done = hwctl("verify", base, pages, "--json")
+    assert done.status == 65
+    document = done.document
+    assert document["status"] == "damaged"
+    assert document["totals"]["valid"] == 4
+    assert document["totals"]["damaged"] == 1
+    (bad,) = [row for row in document["results"] if not row["valid"]]
+    assert bad["state"] == "damaged"
+    assert bad["findings"][0]["file"] == str(victim.relative_to(tree(base)))
+    assert done.error["code"] == "damaged"
+
+
+@pytest.mark.parametrize(("level", "code"), [("marker", 0), ("size", 0), ("full", 65)])
+def test_a_flipped_byte_is_found_at_full_and_the_quick_levels_do_not_boast(
+    hwctl: Run, pages: Path, level: str, code: int
+) -> None:
+    flip(next(pages.glob("*.safetensors")))
+    for words in ((), ("--json",)):
+        done = hwctl("verify", pages, "--level", level, *words)
+        assert done.status == code
+        assert ("verified" in done.out) == (level == "full" and not words)
+
+
+def test_absent_and_foreign_paths_are_10_and_name_the_path(hwctl: Run, tmp_path: Path, pages: Path) -> None:
+    for path in (tmp_path / "nope", tmp_path):
+        done = hwctl("verify", path, "--json")
+        assert done.status == 10
+        assert done.document["results"][0]["state"] == "absent"
+        assert done.error["path"] == str(path)
+    done = hwctl("verify", tmp_path / "nope", pages)
+    assert done.status == 10
+    assert done.out.count("valid /") == 3
+
+
+def test_damage_wins_over_absence(hwctl: Run, base: Path, tmp_path: Path) -> None:
+    shrink(tree(base))
+    assert hwctl("verify", tmp_path / "nope", base, "--json").status == 65
+
+
+def test_a_link_to_a_store_is_refused_by_name(hwctl: Run, pages: Path, tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(pages)
+    done = hwctl("verify", link)
+    assert done.status == 12
+    assert str(pages) in done.err
+
+
+def test_busy_names_the_holder_and_waiting_ends(hwctl: Run, base: Path) -> None:
+    with holders.locked(tree(base), "exclusive") as pid:
+        done = hwctl("verify", tree(base), "--json")
+        assert done.status == 11
+        assert done.error["retryable"] is True
+        assert str(pid) in json.dumps(done.error["details"])
+        before = time.monotonic()
+        waited = hwctl("verify", tree(base), "--wait", "0.5s")
+        assert waited.status == 11
+        assert time.monotonic() - before >= 0.5
+        assert str(pid) in waited.err
+
+
+def test_wait_also_waits_for_an_artifact_to_become_ready(hwctl: Run, tmp_path: Path) -> None:
+    base = tmp_path / "late"
+    base.mkdir()
+    staging = make_ktint8.make_staging(base, "job-1234", pid=os.getpid(), process=make_ktint8.this_process())
+    early = hwctl("verify", base / "kt-int8-job-1234", "--json")
+    assert early.status == 11
+    assert str(staging) in early.error["message"]
+    mover = subprocess.Popen(
+        ["sh", "-c", f"sleep 1; rm -r {staging}; mv {tmp_path}/other/kt-int8-job-1234 {base}/"]
+    )
+    (tmp_path / "other").mkdir()
+    make_ktint8.make_ready(tmp_path / "other", "job-1234")
+    late = hwctl("verify", base / "kt-int8-job-1234", "--wait", "30s")
+    mover.wait(10)
+    assert late.status == 0, late
+
+
+def test_staging_of_a_dead_producer_is_damage_and_not_awaited(hwctl: Run, tmp_path: Path) -> None:
+    staging = make_ktint8.make_staging(tmp_path, "job-1234", process=make_ktint8.dead_process())
+    done = hwctl("verify", staging, "--json")
+    assert done.status == 65
+    assert done.document["results"][0]["findings"][0]["code"] == "abandoned"
+
+
+def test_jobs_never_change_the_output(hwctl: Run, pages: Path, base: Path) -> None:
+    shrink(tree(base))
+    seen = set()
+    for jobs in ("1", "2", "7"):
+        for paths in ((pages, base), (base, pages)):
+            document = hwctl("verify", *paths, "--level", "size", "--jobs", jobs, "--json").document
+            seen.add(json.dumps({**document, "seconds": 0, "started": ""}))
+    assert len(seen) == 1
+    assert hwctl("verify", pages, "--level", "size", env={"HWCTL_JOBS": "3"}).status == 0
+    assert hwctl("verify", pages, env={"HWCTL_JOBS": "0"}).status == 2
+    assert hwctl("verify", pages, "--level=size", "--jobs=2", env={"HWCTL_JOBS": "0"}).status == 0
+
+
+@pytest.mark.parametrize("ending", ["\n", "\0"])
+def test_paths_from_a_list(hwctl: Run, base: Path, tmp_path: Path, ending: str) -> None:
+    names = [str(tree(base)), "", str(tree(base, "job-4712"))]
+    listed = "".join(name + ending for name in names).encode()
+    zero = ("-0",) if ending == "\0" else ()
+    piped = hwctl("verify", "--paths-from", "-", *zero, "--level", "size", "--json", stdin=listed)
+    assert piped.document["totals"]["valid"] == 2
+    (tmp_path / "list").write_bytes(listed)
+    from_file = hwctl("verify", "--level=marker", "--paths-from", tmp_path / "list", *zero)
+    assert from_file.status == 0
+    assert hwctl("verify", "--paths-from", tmp_path / "absent").status == 2
+    nothing = hwctl("verify", "--paths-from", "-", "--json", stdin=b"")
+    assert nothing.status == 0
+    assert nothing.document["results"] == []
+
+
+def test_an_authority_names_a_page_that_need_not_be_there(hwctl: Run, pages: Path, tmp_path: Path) -> None:
+    file = tmp_path / "authority.json"
+    for number, code in ((1, 0), (7, 10)):
+        file.write_text(json.dumps(make_pageweights.authority(number)))
+        assert hwctl("verify", pages, "--authority", file, "--json").status == code
+    file.write_text("{}")
+    assert hwctl("verify", pages, "--authority", file, "--json").status == 2
+    assert hwctl("verify", tmp_path / "base", "--authority", file).status == 10
+
+
+def test_a_page_whose_files_are_missing_is_damaged(hwctl: Run, pages: Path, tmp_path: Path) -> None:
+    for path in pages.glob(f"{make_pageweights.prefix_of(1)}.*.safetensors"):
+        path.unlink()
+    file = tmp_path / "authority.json"
+    file.write_text(json.dumps(make_pageweights.authority(1)))
+    assert hwctl("verify", pages, "--authority", file, "--json").status == 65
+
+
+def test_expectations_of_a_tree(hwctl: Run, base: Path, pages: Path) -> None:
+    fits = ("--expect", "layers=0", "--expect", "hidden=64", "--expect", "intermediate=64")
+    assert hwctl("verify", tree(base), *fits, "--expect", "numa=1", "--expect", "experts=1").status == 0
+    other = hwctl("verify", tree(base), "--expect", "layers=0-2", "--expect", "experts=8", "--json")
+    assert other.status == 65
+    assert {finding["code"] for finding in other.document["results"][0]["findings"]} == {"not-expected"}
+    for bad in ("layers=0-", "experts", "experts=0", "colour=red"):
+        assert hwctl("verify", tree(base), "--expect", bad).status == 2
+    assert hwctl("verify", tree(base), "--expect", "numa=1", "--expect", "numa=1").status == 2
+    assert hwctl("verify", pages, "--expect", "experts=1").status == 2
+
+
+def test_unreadable_is_not_damaged(hwctl: Run) -> None:
+    """VER-10: what could not be looked at is 15, whatever else could."""
+    with tempfile.TemporaryDirectory(prefix="hwctl-unreadable-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        make_ktint8.make_ready(folder, "job-4711")
+        done = hwctl("verify", tree(folder), "--json", uid=run_hwctl.NOBODY)
+        assert done.status == 15
+        assert done.document["results"][0]["valid"] is None
+        (row,) = hwctl("inspect", folder, "--json", uid=run_hwctl.NOBODY).document["results"]
+        assert (row["state"], row["owner_uid"]) == ("unreadable", 0)
+
+
+def test_a_timeout_is_could_not_check(hwctl: Run, tmp_path: Path) -> None:
+    root = make_pageweights.make_store(tmp_path / "large")
+    make_pageweights.make_artifact(root, 1, floats=4_000_000)
+    make_pageweights.put_lock(root, 1)
+    done = hwctl("verify", root, "--timeout", "0.01s", "--json")
+    assert done.status == 15, done
+    assert done.document["results"][0]["valid"] is None
+    slow = hwctl("verify", root, "--rate", "1GB", "--json")
+    assert slow.status == 0
