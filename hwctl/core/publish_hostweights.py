@@ -77,7 +77,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class PublishResult:
-    """Where the artifact is, or will be. ``bytes`` is the size of its payload files together.
+    """Where the artifact is, or will be. ``bytes`` is the size of its tensors, ``files`` counts its payloads.
 
     ``manifest_sha256`` is None for a plan. ``unused`` names weight files of the source that its index
     leaves out.
@@ -124,7 +124,8 @@ def foresee(request: Request) -> PublishResult:
     """What ``publish`` would do now, as far as it shows without locks: nothing is created or changed."""
     with _opened(request) as material:
         path = request.store.expanduser().resolve()
-        total = sum(plan.size for plan in plan_payloads(material.publication.tensors))
+        plans = plan_payloads(material.publication.tensors)
+        total = sum(plan.size for plan in plans)
         capacity = request.wanted.capacity or Capacity()
         if path.exists():
             root = look_at_root(path)
@@ -135,8 +136,9 @@ def foresee(request: Request) -> PublishResult:
             capacity = root.capacity or capacity
             used = 0 if capacity.max_store_bytes is None else store_bytes(root)
             Admission(root, capacity, used).whole(total)
-        inodes = len(plan_payloads(material.publication.tensors)) + _DOCUMENTS
-        space.require(path, total, inodes, keep_free=capacity.min_free_bytes, what="the artifact")
+        space.require(
+            path, total, len(plans) + _DOCUMENTS, keep_free=capacity.min_free_bytes, what="the artifact"
+        )
         return _result(path, material, Publishing.PLANNED, None)
 
 
@@ -215,17 +217,16 @@ def _require_same(root: StoreRoot, material: Material, request: Request) -> None
 def _result(
     store: Path, material: Material, outcome: Publishing, manifest_sha256: str | None
 ) -> PublishResult:
-    publication = material.publication
-    plans = plan_payloads(publication.tensors)
-    key = publication.identity.key
+    specs = material.publication.tensors
+    key = material.publication.identity.key
     return PublishResult(
         outcome,
         store,
         key,
         store / ARTIFACTS / key,
-        sum(plan.size for plan in plans),
-        len(plans),
-        len(publication.tensors),
+        material.bytes,
+        len({spec.file_name for spec in specs}),
+        len(specs),
         manifest_sha256,
         material.unused,
     )

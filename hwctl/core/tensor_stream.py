@@ -35,11 +35,11 @@ def specs_of(checkpoint: Checkpoint) -> tuple[TensorSpec, ...]:
     entries = [shard.header.by_name[name] for shard in checkpoint.shards for name in shard.header.by_name]
     entries.sort(key=lambda entry: entry.name)
     groups = list(_grouped(entries))
-    return tuple(
-        _spec(entry, f"model-{number:05d}-of-{len(groups):05d}.safetensors")
-        for number, group in enumerate(groups, 1)
-        for entry in group
-    )
+    specs: list[TensorSpec] = []
+    for number, group in enumerate(groups, 1):
+        file_name = f"model-{number:05d}-of-{len(groups):05d}.safetensors"
+        specs += [_spec(entry, file_name) for entry in group]
+    return tuple(specs)
 
 
 def _grouped(entries: Iterable[TensorEntry]) -> Iterator[list[TensorEntry]]:

@@ -126,9 +126,10 @@ def _read_bounded(fd: int, expected: int, limit: int, name: str | Path) -> bytes
     parts: list[bytes] = []
     total = 0
     while True:
-        # One byte more than expected, so that the usual file ends in a single short read.
-        want = min(max(expected - total, 0) + 1, _READ_CHUNK)
-        part = os.read(fd, want)
+        # One byte more than expected, so that the usual file ends in a single short read, and a manifest of
+        # 64 MiB is never in memory twice. A file that grew meanwhile is read on in chunks.
+        missing = expected - total
+        part = os.read(fd, missing + 1 if missing >= 0 else _READ_CHUNK)
         if not part:
             return b"".join(parts)
         total += len(part)

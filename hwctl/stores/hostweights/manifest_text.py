@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from hwctl.stores.hostweights import canonical
@@ -18,6 +19,11 @@ from hwctl.stores.hostweights.records import TensorEntry
 _TENSORS_KEY = "tensors"
 _TENSORS_BEGIN = b',"tensors":[{"dtype":"'
 """The list is the last member: its key sorts behind all others."""
+
+_NEXT_ENTRY = b'},{"dtype":"'
+"""Never within an entry: the quick way takes no text with a quote in it."""
+
+_PIECE = 1 << 20
 
 # Printable ASCII but for the quote and the backslash: text that canonical JSON spells as it is.
 _TEXT = r"[ !#-\[\]-~]+"
@@ -73,12 +79,26 @@ def _read_canonical(data: bytes) -> ManifestText | None:
     value = parsed.value
     if parsed.canonical != head or not isinstance(value, dict) or max(value, default="") >= _TENSORS_KEY:
         return None
-    listed = data[split + len(b',"tensors":[') : -len(b"]}")].decode("ascii")
-    entries = _entries(listed)
+    entries = _entries(data, split + len(b',"tensors":['), len(data) - len(b"]}"))
     return None if entries is None else ManifestText(value, hashlib.sha256(data).hexdigest(), entries)
 
 
-def _entries(listed: str) -> tuple[TensorEntry, ...] | None:
+def _entries(data: bytes, begin: int, end: int) -> tuple[TensorEntry, ...] | None:
+    """A piece at a time: as rows of text the entries take three times what they take as records."""
+    out: list[TensorEntry] = []
+    shared: dict[str, str] = {}
+    while begin < end:
+        stop = data.find(_NEXT_ENTRY, begin + _PIECE, end)
+        stop = end if stop < 0 else stop + 1
+        piece = _piece(data[begin:stop].decode("ascii"), shared)
+        if piece is None:
+            return None
+        out += piece
+        begin = stop + 1  # past the comma
+    return tuple(out)
+
+
+def _piece(listed: str, shared: dict[str, str]) -> Iterable[TensorEntry] | None:
     columns = list(zip(*_ENTRY.findall(listed), strict=True))
     if not columns:
         return None
@@ -96,18 +116,23 @@ def _entries(listed: str) -> tuple[TensorEntry, ...] | None:
         return None
     rows = zip(
         name,
-        kind,
-        role,
-        file_name,
+        _shared(kind, shared),
+        _shared(role, shared),
+        _shared(file_name, shared),
         storage_key,
         map(sizes.__getitem__, shape),
-        dtype,
+        _shared(dtype, shared),
         map(sizes.__getitem__, stride),
         map(int, nbytes),
         sha256,
         strict=True,
     )
-    return tuple(map(TensorEntry._make, rows))
+    return map(TensorEntry._make, rows)
+
+
+def _shared(texts: Sequence[str], shared: dict[str, str]) -> Iterator[str]:
+    """The same texts, each spelling as one object."""
+    return map(shared.setdefault, texts, texts)
 
 
 def _sizes(texts: set[str]) -> dict[str, tuple[int, ...]] | None:

@@ -7,6 +7,7 @@ and there is no valid artifact of that key; who may build is settled in ``build`
 from __future__ import annotations
 
 import errno
+import json
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -16,12 +17,13 @@ from hwctl.fs import space
 from hwctl.fs.locks import Deadline
 from hwctl.fs.probe import probe
 from hwctl.stores.base import Advance, silent
+from hwctl.stores.hostweights import canonical
 from hwctl.stores.hostweights.capacity import admission
 from hwctl.stores.hostweights.commit import Published, commit
 from hwctl.stores.hostweights.identity import Identity
 from hwctl.stores.hostweights.layout import MANIFEST, METADATA_LIMIT, TMP
 from hwctl.stores.hostweights.opening import StoreRoot
-from hwctl.stores.hostweights.records import FileEntry, Sealed, seal
+from hwctl.stores.hostweights.records import FileEntry, Sealed, contiguous_stride, seal
 from hwctl.stores.hostweights.staging import Staging
 from hwctl.stores.hostweights.tensors import PayloadPlan, TensorSpec, plan_payloads
 from hwctl.stores.hostweights.verdict import Code, Stage, coded
@@ -32,8 +34,9 @@ _OTHER_INODES = 3
 
 _COMMIT_SECONDS = 30.0
 
-_TENSOR_BYTES = 320
-"""What a tensor with an ordinary name takes in the manifest; only used to tell who need not be measured."""
+_TENSOR_BYTES = 260
+"""What a tensor's entry takes in the manifest beyond names and shapes, and then some: only who could come
+near the limit is measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +132,12 @@ def _at_least(deadline: Deadline, seconds: float) -> Deadline:
 def _require_readable(publication: Publication, plans: Sequence[PayloadPlan]) -> None:
     """Before a byte is written: no reader takes a manifest over 64 MiB, which is near 200,000 tensors."""
     specs = publication.tensors
-    if sum(2 * len(spec.name) for spec in specs) + _TENSOR_BYTES * len(specs) < METADATA_LIMIT // 2:
+    shapes = {spec.shape: len(f"{spec.shape}{contiguous_stride(spec.shape)}") for spec in specs}
+    at_most = sum(
+        _TENSOR_BYTES + 2 * len(json.dumps(spec.name)) + shapes[spec.shape] + len(spec.file_name)
+        for spec in specs
+    )
+    if at_most < METADATA_LIMIT - len(canonical.encode(publication.identity.document())):
         return
     digest = "0" * 64
     files = [FileEntry(plan.file_name, plan.size, digest) for plan in plans]
