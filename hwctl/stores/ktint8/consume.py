@@ -128,7 +128,7 @@ class ConsumableTree:
 
     def _mark(self, record: LayerRecord, state: LayerState) -> None:
         self._rewriter.set_state(record.index, state)
-        deletion.rewrite(self.root_fd, Schema.EPHEMERAL.document, self._rewriter.text())
+        deletion.rewrite(self.root_fd, Schema.EPHEMERAL.document, self._rewriter.document())
         self._layers[record.index] = replace(record, state=state)
 
     def finish(self) -> None:
@@ -153,7 +153,7 @@ class ConsumableTree:
                     os.rmdir(self.path.name, dir_fd=self._base_fd)
                 except OSError:
                     # Somebody put a file there this very moment: the root must not lose its manifest.
-                    deletion.restore(self.root_fd, document, self._rewriter.text())
+                    deletion.restore(self.root_fd, document, self._rewriter.document())
                     raise
             except OSError as exc:
                 raise from_os_error(exc, "cannot finish", self.path) from exc

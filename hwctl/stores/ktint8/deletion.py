@@ -144,7 +144,7 @@ def _remove_content(root_fd: int, read: ReadManifest, name: str, tally: Tally) -
         for layer in manifest.layers:
             rewriter.set_state(layer.index, LayerState.CONSUMING)
         with suppress(NoRoom):  # a full tmpfs is no reason not to empty it
-            rewrite(root_fd, read.schema.document, rewriter.text())
+            rewrite(root_fd, read.schema.document, rewriter.document())
     for layer in manifest.layers:
         delete_layer(root_fd, manifest.geometry, layer, tally)
     for left in os.listdir(root_fd):

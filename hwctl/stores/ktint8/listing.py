@@ -132,12 +132,7 @@ class _LayerJudge:
                 cover.add_odd(path)
         elif not cover.take(slot):
             self._say(f"lists {path} twice", code="file-path")
-        size = value.get("size_bytes")
-        if not is_count(size, WORD_LIMIT):
-            self._say(f"{shown(path)} has the size_bytes {shown(size)}", code="declared-size")
-            size = 0
-        elif slot is not None and size != cover.size(slot):
-            self._say(f"{path} has the wrong size_bytes", cover.size(slot), size, "declared-size")
+        size = self._size(value.get("size_bytes"), path, slot, cover)
         digest = value.get("sha256")
         if digest is None and "sha256" not in value and not digests_needed:
             return size
@@ -145,6 +140,15 @@ class _LayerJudge:
             self._say(f"{shown(path)} has the sha256 {shown(digest)}", code="declared-digest")
         elif slot is not None:
             cover.set_digest(slot, bytes.fromhex(digest))
+        return size
+
+    def _size(self, size: object, path: str, slot: int | None, cover: _Coverage) -> int:
+        """The declared size of a file, 0 when it is none."""
+        if not is_count(size, WORD_LIMIT):
+            self._say(f"{shown(path)} has the size_bytes {shown(size)}", code="declared-size")
+            return 0
+        if slot is not None and size != cover.size(slot):
+            self._say(f"{path} has the wrong size_bytes", cover.size(slot), size, "declared-size")
         return size
 
     def _is_safe(self, path: object) -> TypeGuard[str]:

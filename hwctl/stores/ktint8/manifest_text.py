@@ -7,6 +7,7 @@ layer's piece alone, and every key that anybody put into the document stays (sec
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -93,30 +94,28 @@ def _compose(head: Mapping[str, object], layers: Mapping[int, str]) -> bytes:
 
 
 class Rewriter:
-    """A manifest in pieces of text, in which the state of a layer can be changed."""
+    """A manifest in pieces, in which the state of a layer can be changed."""
 
     def __init__(self, outline: Outline, indices: Sequence[int]) -> None:
         """``indices`` are the layers' numbers in the order of the outline's elements."""
         if outline.elements is None or len(outline.elements) != len(indices):
             raise ValueError("the outline has other layers than the manifest")
-        self._pieces: list[str] = []
+        self._pieces: list[bytes] = []
         self._at: dict[int, int] = {}
         end = 0
         for index, (begin, stop) in zip(indices, outline.elements, strict=True):
-            self._pieces.append(outline.text[end:begin])
+            self._pieces.append(outline.text[end:begin].encode())
             self._at[index] = len(self._pieces)
-            self._pieces.append(outline.text[begin:stop])
+            self._pieces.append(outline.text[begin:stop].encode())
             end = stop
-        self._pieces.append(outline.text[end:])
+        self._pieces.append(outline.text[end:].encode())
 
     def set_state(self, layer: int, state: LayerState) -> None:
         """Change one layer's state; its other keys stay as they are."""
-        import json
-
         at = self._at[layer]
         value = json.loads(self._pieces[at])
         value["state"] = state
-        self._pieces[at] = dump(value)
+        self._pieces[at] = dump(value).encode("ascii")
 
-    def text(self) -> bytes:
-        return "".join(self._pieces).encode("utf-8")
+    def document(self) -> bytes:
+        return b"".join(self._pieces)
