@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 from hwctl.cli import environment
 from hwctl.cli.answer import Answer
 from hwctl.core.plan import Target
-from hwctl.errors import HwctlError, NotFound, from_os_error
+from hwctl.errors import HwctlError, NotFound
 from hwctl.stores import locate
 from hwctl.stores.base import Family, Match, State, Store
 
@@ -46,21 +45,12 @@ class Resolver:
         if roots:
             targets = self.named(roots)
             return [Target(target.store, target.artifact, named=False) for target in targets]
-        return [self._target(match, named=False) for match in self._found_in(SHARED_MEMORY)]
-
-    def _found_in(self, folder: Path) -> Iterator[Match]:
         try:
-            names = sorted(os.listdir(folder))
-        except OSError as exc:
-            self._answer.fail(from_os_error(exc, f"cannot list {folder}", folder))
-            return
-        for path in [folder, *(folder / name for name in names)]:
-            try:
-                match = locate.locate(path, self._family)
-            except HwctlError:
-                continue  # somebody else's file or folder, of which /dev/shm is full
-            if match.key is None:
-                yield match
+            found = locate.discover(SHARED_MEMORY, self._family)
+        except HwctlError as exc:
+            self._answer.fail(exc)
+            return []
+        return [self._target(match, named=False) for match in found]
 
     def _target(self, match: Match, *, named: bool) -> Target:
         store = self._stores.get((match.family, match.root))

@@ -16,9 +16,13 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from hwctl.errors import IoFailed, Refused
+from hwctl.fs import atomic
 
 Record = Mapping[str, object]
 """A report of what was brought about, as JSON: the other user's process is not trusted with pickles."""
+
+
+_RAISED = "raised"
 
 
 def command_as(uid: int, words: Sequence[str]) -> str:
@@ -56,6 +60,7 @@ def as_owner(uid: int, gid: int, work: Callable[[], Iterable[Record]]) -> Iterat
 
     Only root can. Raises IoFailed when the child does not end well; it ends with this process.
     """
+    atomic.load()
     reader, writer = os.pipe2(os.O_CLOEXEC)
     pid = os.fork()
     if pid == 0:
@@ -65,7 +70,10 @@ def as_owner(uid: int, gid: int, work: Callable[[], Iterable[Record]]) -> Iterat
     try:
         with open(reader, "rb") as reports:
             for line in reports:
-                yield json.loads(line)
+                report = json.loads(line)
+                if _RAISED in report:
+                    raise IoFailed(f"acting as uid {uid}: {report[_RAISED]}")
+                yield report
     except BaseException:
         # Interrupted, or nobody wants the rest: the child unwinds as this process does.
         os.kill(pid, signal.SIGTERM)
@@ -84,8 +92,15 @@ def _child(uid: int, gid: int, work: Callable[[], Iterable[Record]], writer: int
         os.setresgid(gid, gid, gid)
         os.setresuid(uid, uid, 0)
         with open(writer, "wb", buffering=0) as reports:
-            for record in work():
-                reports.write(json.dumps(record, default=str).encode() + b"\n")
+            try:
+                for record in work():
+                    reports.write(_line(record))
+            except Exception as exc:  # it has no other way to the parent, who raises it there
+                reports.write(_line({_RAISED: f"{type(exc).__name__}: {exc}"}))
         code = 0
     finally:
         os._exit(code)
+
+
+def _line(record: Record) -> bytes:
+    return json.dumps(record, default=str).encode() + b"\n"

@@ -93,6 +93,12 @@ def rename_noreplace(src_dir: int, src: str, dst_dir: int, dst: str) -> None:
         raise OSError(code, os.strerror(code), src, None, dst)
 
 
+def load() -> None:
+    """Load what ``rename_noreplace`` needs while this process can: once it has become another user, the
+    folder that its modules lie in may be closed to it."""
+    _renameat2()
+
+
 @functools.cache
 def _renameat2() -> Callable[[int, bytes, int, bytes, int], int]:
     """The C library's renameat2 as a function that returns an errno, 0 for success."""

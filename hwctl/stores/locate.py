@@ -39,11 +39,23 @@ def locate(path: Path, family: Family | None = None) -> Match:
     IoFailed where the path cannot be looked at.
     """
     settled = settle(path)
+    unseen: HwctlError | None = None
     for candidate, recognise in _RECOGNISE.items():
-        if family in (None, candidate) and (match := recognise(settled)) is not None:
+        if family not in (None, candidate):
+            continue
+        try:
+            match = recognise(settled)
+        except HwctlError as exc:
+            # A family that knows its own by markers cannot look into another user's folder; one that knows
+            # them by name still may.
+            unseen = unseen or exc
+            continue
+        if match is not None:
             if match.key is None:
                 _require_no_link(settled, path)
             return match
+    if unseen is not None:
+        raise unseen
     _require_no_link(settled, path)
     if not os.path.lexists(settled):
         raise NotFound(f"{path} does not exist", path=path)

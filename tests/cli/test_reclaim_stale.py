@@ -158,7 +158,7 @@ def test_another_users_tree_is_kept_with_the_command_that_its_owner_would_run(tm
 def test_root_acts_as_the_owner_and_leaves_nothing_of_its_own(tmp_path: Path) -> None:
     for folder in (tmp_path.parent.parent, tmp_path.parent, tmp_path):
         folder.chmod(0o1777 if folder == tmp_path else 0o755)
-    dead = make_ktint8.make_staging(tmp_path, "theirs-2", process=make_ktint8.dead_process())
+    dead = make_ktint8.make_staging(tmp_path, "theirs-2", process=make_ktint8.dead_process(), uid=NOBODY)
     _give(dead, NOBODY)
     store = make_hostweights.make_store(tmp_path / "store")
     staging = make_hostweights.make_staging(store, 1)
@@ -168,7 +168,7 @@ def test_root_acts_as_the_owner_and_leaves_nothing_of_its_own(tmp_path: Path) ->
         _give(root, NOBODY)
     run = hwctl_("reclaim-stale", tmp_path, store, cache, "-y", "--other-users", "--json")
     assert run.status == 0, run.err
-    assert {row["outcome"] for row in run.results} == {"done"}
+    assert {row["outcome"] for row in run.results} == {"done"}, run.out
     assert not dead.exists() and not staging.exists() and not orphan.exists()
     left = [path for root in (store, cache) for path in [root, *root.rglob("*")]]
     assert {path.lstat().st_uid for path in left} == {NOBODY}
