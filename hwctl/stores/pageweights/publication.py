@@ -213,11 +213,11 @@ def _commit(place: Place, authority: Authority, plan: ArtifactPlan, sha256: str,
     key = content_key(authority, sha256, digest(plan.geometry))
     names = (layout.receipt_name(prefix, key), layout.artifact_name(prefix, key))
     adopted = _adoptable(place, authority, key)
-    if adopted is not None:
-        _discard(fd, temporary)
-        receipt_sha256 = adopted
     try:
-        if adopted is None:
+        if adopted is not None:
+            _discard(fd, temporary)
+            receipt_sha256 = adopted
+        else:
             os.rename(temporary, names[1], src_dir_fd=fd, dst_dir_fd=fd)
             sync_dir(fd)
             receipt = stored(receipt_record(authority, key, plan.geometry, sha256, plan.size))
@@ -225,8 +225,8 @@ def _commit(place: Place, authority: Authority, plan: ArtifactPlan, sha256: str,
             receipt_sha256 = hashlib.sha256(receipt).hexdigest()
         _put_document(fd, layout.locator_name(prefix), stored(locator_record(authority, key, receipt_sha256)))
     except BaseException:
-        if adopted is None:
-            remove_names(fd, names)
+        # Whatever has its name by now goes again, the locator first; an adopted pair was there before us.
+        remove_names(fd, (layout.locator_name(prefix), *(names if adopted is None else ())))
         raise
     return Locator(authority, key, receipt_sha256)
 

@@ -181,13 +181,12 @@ def _parse(raw: bytes, size: int) -> Header | tuple[Finding, ...]:
 
 
 def private_memory(size: int) -> memoryview:
-    """Fresh memory of ``size`` bytes that no child will share, in huge pages where the kernel has them.
+    """Fresh memory of ``size`` bytes that no forked child will share.
 
-    The page faults of a new buffer cost more than the reading into it; huge pages have 512 times fewer.
+    Its page faults happen while another thread hashes. Asking for huge pages was tried: the kernel then
+    stops to make room for them, and a hit took twice as long on a node whose memory had been in use.
     """
     memory = mmap.mmap(-1, max(size, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if size >= BLOCK:
-        memory.madvise(mmap.MADV_HUGEPAGE)
     return memoryview(memory)[:size]
 
 
