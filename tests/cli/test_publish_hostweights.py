@@ -82,7 +82,7 @@ def test_a_checkpoint_becomes_an_artifact(store: Path) -> None:
     assert run.status == 0, run.err
     artifact = store / "artifacts" / TINY_KEY
     assert run.out == f"{artifact}\n"
-    assert run.err == "published: 21 tensors, 5.35 KiB in 1 file\n"
+    assert run.err == "published: 21 tensors, 3.33 KiB in 1 file\n"
     assert sorted(os.listdir(artifact)) == ["READY.json", "manifest.json", "model-00001-of-00001.safetensors"]
     assert tensors_in(artifact) == tensors_in(TINY)
     assert stat.S_IMODE(artifact.stat().st_mode) == 0o555

@@ -125,10 +125,12 @@ class PayloadFile:
         self._ordered = ordered
         self._advance = advance
         self._on_close = closed
-        self._coverage = {name: Coverage(extent.size) for name, extent in plan.extents.items()}
+        # Of a tensor that was written in one go (None), and there can be 200,000, nothing more is kept.
+        self._coverage: dict[str, Coverage | None] = {}
         self._next = len(plan.header)
         self._file = _Stream(self._next, plan.size, hashlib.sha256(plan.header))
         self._tensors: dict[str, _Stream] = {}
+        self._digested: dict[str, str] = {}
         self._pending: deque[Ticket] = deque()
         self._unsynced = 0
         self._rereading: list[Future[None]] = []
@@ -181,21 +183,29 @@ class PayloadFile:
         if self._ordered and size and at != self._next:
             raise refusal(f"tensor {name!r}: byte {at} of the file was written where {self._next} comes next")
         try:
-            self._coverage[name].add(offset, offset + size)
+            self._cover(extent, offset, offset + size)
         except ValueError as exc:
             raise refusal(f"tensor {name!r}: {exc}") from None
         if not size:
             return Ticket()
         self._next = at + size
-        stream = self._tensors.get(name)
-        if stream is None:
-            stream = self._tensors[name] = _Stream(extent.begin, extent.begin + extent.size)
-        file_digest, tensor_digest = self._file.takes(at, size), stream.takes(at, size)
+        file_digest = self._file.takes(at, size)
         while self._pending and self._pending[0].done():
             self._pending.popleft().wait()
         self._advance(size)
         self._sync_early(size)
-        if size <= INLINE and not self._pending:
+        inline = size <= INLINE and not self._pending
+        if inline and size == extent.size:
+            write_all(self._fd, data, at)
+            if file_digest is not None:
+                file_digest.update(data)
+            self._digested[name] = hashlib.sha256(data).hexdigest()
+            return Ticket()
+        stream = self._tensors.get(name)
+        if stream is None:
+            stream = self._tensors[name] = _Stream(extent.begin, extent.begin + extent.size)
+        tensor_digest = stream.takes(at, size)
+        if inline:
             write_all(self._fd, data, at)
             for digest in (file_digest, tensor_digest):
                 if digest is not None:
@@ -207,11 +217,31 @@ class PayloadFile:
         self._pending.append(ticket)
         return ticket
 
+    def _cover(self, extent: Extent, begin: int, end: int) -> None:
+        """Note what is written of a tensor; ValueError as Coverage.add raises it."""
+        name = extent.spec.name
+        if name not in self._coverage:
+            if begin == 0 and end == extent.size:
+                self._coverage[name] = None
+                return
+            self._coverage[name] = Coverage(extent.size)
+        coverage = self._coverage[name]
+        if coverage is not None:
+            coverage.add(begin, end)
+        elif begin != end:
+            raise ValueError(f"bytes {begin} to {end} were written before")
+
+    def _is_written(self, name: str, extent: Extent) -> bool:
+        if name not in self._coverage:
+            return extent.size == 0
+        coverage = self._coverage[name]
+        return coverage is None or coverage.complete()
+
     def close(self) -> None:
         """Make the file final: complete, read-only, on its way to the disk. A second call does nothing."""
         if self._fd < 0:
             return
-        missing = [name for name, coverage in self._coverage.items() if not coverage.complete()]
+        missing = [name for name, extent in self.plan.extents.items() if not self._is_written(name, extent)]
         if missing:
             raise refusal(
                 f"{self.plan.file_name}: {len(missing)} tensors are incomplete, first {missing[0]!r}"
@@ -239,11 +269,10 @@ class PayloadFile:
         """All digests, waiting for what is still being read again. Only after ``close``."""
         for job in self._rereading:
             job.result()
+        for name, stream in self._tensors.items():
+            self._digested[name] = stream.digest.hexdigest()
         empty = hashlib.sha256().hexdigest()
-        tensors = {
-            name: self._tensors[name].digest.hexdigest() if name in self._tensors else empty
-            for name in self.plan.extents
-        }
+        tensors = {name: self._digested.get(name, empty) for name in self.plan.extents}
         return FileDigests(self.plan.size, self._file.digest.hexdigest(), tensors)
 
     def _sync_early(self, size: int) -> None:
