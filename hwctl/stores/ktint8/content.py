@@ -8,7 +8,6 @@ file are read together, since the rules speak of both. The page cache is left as
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import os
 import threading
 from collections import deque
@@ -68,7 +67,12 @@ class ReadBatch:
 
 def rules_available() -> bool:
     """Whether the content rules can be looked at: they need torch."""
-    return importlib.util.find_spec("torch") is not None
+    try:
+        # Whoever looks at the rules needs it anyway; one that is there and cannot be loaded does not count.
+        import torch  # noqa: F401
+    except ImportError:
+        return False
+    return True
 
 
 def batches(geometry: Geometry, layers: Sequence[int]) -> Iterator[Batch]:
