@@ -72,4 +72,6 @@ def table(columns: Sequence[Column], rows: Iterable[Sequence[Piece]], *, colour:
 
 def _cell(piece: Piece, text_type: type[Text]) -> Text:
     raw, style = (piece.text, _STYLES[piece.style]) if isinstance(piece, Styled) else (piece, "")
-    return text_type(escape(raw), style=style, no_wrap=True, overflow="ellipsis")
+    cell = text_type(no_wrap=True, overflow="ellipsis")
+    # As a span and not as the cell's own style, which would colour the padding too.
+    return cell.append(escape(raw), style)

@@ -1,0 +1,449 @@
+"""The rules every command keeps: usage, documents in every outcome, closed pipes, signals, terminals."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import holders
+import make_ktint8
+import make_pageweights
+import pytest
+import run_hwctl
+
+from hwctl.cli.grammar import Verb, tree
+
+Run = Callable[..., run_hwctl.Run]
+LEAVES = [verb for verb in tree().walk() if not verb.verbs]
+
+
+def ids(verb: Verb) -> str:
+    return verb.name
+
+
+# Usage: refused before anything is touched.
+
+
+@pytest.mark.parametrize("verb", LEAVES, ids=ids)
+def test_usage_errors_are_2_and_one_object_wherever_json_stands(verb: Verb, hwctl: Run, pages: Path) -> None:
+    words = verb.path[1:]
+    before = sorted(os.listdir(pages))
+    for bad in (["--no-such-option"], ["--family", "colour"], ["--color", "sometimes"], ["--json=1"]):
+        for arguments in (["--json", *bad, pages], [pages, *bad, "--json"], [*bad, "--json"]):
+            done = hwctl(*words, *arguments)
+            assert done.status == 2, (arguments, done)
+            assert done.out == ""
+            assert done.error["code"] == "usage"
+    text = hwctl(*words, "--no-such-option")
+    assert text.status == 2
+    assert text.err.count("\n") == 1
+    assert text.err.startswith(f"{verb.name}: ")
+    assert sorted(os.listdir(pages)) == before
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["verify"],
+        ["verify", ""],
+        ["verify", "PAGES", "--level", ""],
+        ["verify", "PAGES", "--jobs", ""],
+        ["verify", "PAGES", "--jobs", "0"],
+        ["verify", "PAGES", "--wait", "0s"],
+        ["verify", "PAGES", "--wait", "5m"],
+        ["verify", "PAGES", "--wait", "nan"],
+        ["verify", "PAGES", "--timeout", "-1s"],
+        ["verify", "PAGES", "--rate", "1G"],
+        ["verify", "PAGES", "--metrics", ""],
+        ["verify", "PAGES", "--paths-from", ""],
+        ["verify", "PAGES", "-0"],
+        ["verify", "PAGES", "-q", "-v"],
+        ["verify", "PAGES", "--authority", "a", "--identity", "b"],
+        ["verify", "PAGES", "--numa", "2"],
+        ["verify", "PAGES", "--wait", "1s", "--wait"],
+        ["inspect", "PAGES", "--match", ""],
+        ["inspect", "PAGES", "--sort", "colour"],
+        ["inspect", "PAGES", "--manifest=yes"],
+        ["evict", "PAGES"],
+        ["evict", "PAGES", "--max-size", "200G"],
+        ["evict", "PAGES", "--max-size", "0"],
+        ["evict", "PAGES", "--keep", "0"],
+        ["evict"],
+        ["quarantine", "PAGES"],
+        ["quarantine", "PAGES", "--reason", ""],
+        ["exec", "PAGES"],
+        ["publish"],
+        ["publish", "colour"],
+        ["colour"],
+        [],
+        ["--colour"],
+    ],
+    ids=" ".join,
+)
+def test_senseless_calls(words: list[str], hwctl: Run, pages: Path) -> None:
+    before = sorted(os.listdir(pages))
+    done = hwctl(*(str(pages) if word == "PAGES" else word for word in words))
+    assert done.status == 2, done
+    assert done.out == ""
+    assert done.err
+    assert sorted(os.listdir(pages)) == before
+
+
+def test_options_stand_before_or_after_the_path(hwctl: Run, pages: Path) -> None:
+    options = ["--level", "size", "--family", "pageweights", "--color", "never"]
+    assert hwctl("verify", *options, pages).out == hwctl("verify", pages, *options).out
+    assert hwctl("verify", pages, "--family", "ktint8").status == 10
+    assert hwctl("verify", *options, "--", pages).status == 0
+
+
+def test_the_family_is_taken_at_its_word(hwctl: Run, pages: Path) -> None:
+    for family, code in (("pageweights", 0), ("hostweights", 10), ("ktint8", 10)):
+        assert hwctl("inspect", pages, "--family", family, "--json").status == code
+
+
+# Every status in a real process.
+
+
+def test_unsupported_schema_is_13(hwctl: Run, base: Path) -> None:
+    path = base / "kt-int8-job-4711" / make_ktint8.MANIFEST
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"schema_version": 9}))
+    done = hwctl("verify", path.parent, "--json")
+    assert done.status == 13
+    assert done.error["code"] == "unsupported"
+
+
+def test_a_bug_is_70_with_a_hint_and_a_traceback_on_request(hwctl: Run, pages: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "sitecustomize.py").write_text(
+        "import hwctl.core.inspect as it\ndef view(store): raise KeyError('oops')\nit.view = view\n"
+    )
+    path = run_hwctl.environment()["PYTHONPATH"]
+    env = {"PYTHONPATH": f"{broken}:{path}"}
+    done = hwctl("inspect", pages, env=env)
+    assert done.status == 70
+    assert "KeyError" in done.err
+    assert "HWCTL_DEBUG=1" in done.err
+    assert "Traceback" not in done.err
+    debug = hwctl("inspect", pages, env=env | {"HWCTL_DEBUG": "1"})
+    assert "Traceback" in debug.err
+    document = hwctl("inspect", pages, "--json", env=env)
+    assert document.status == 70
+    assert document.error["code"] == "internal"
+    assert "traceback" not in document.error["details"]
+
+
+# Names that bite (CLI-02).
+
+HOSTILE = [b"\x1b[2J\x1b]0;title\x07", b"line\nbreak", "\u202egnp".encode(), b"\xff\xfe", b"[b]", b"a\x9bb"]
+
+
+@pytest.mark.parametrize("raw", HOSTILE, ids=repr)
+def test_hostile_names_are_spelled_out(hwctl: Run, pages: Path, tmp_path: Path, raw: bytes) -> None:
+    name = os.fsdecode(raw)
+    Path(pages, name).write_bytes(b"")
+    lost = tmp_path / name
+    for done in (
+        hwctl("inspect", pages, "--color", "always"),
+        hwctl("verify", lost),
+        hwctl("inspect", pages, lost),
+        hwctl("evict", pages, "--all", "--match", name, "-n"),
+    ):
+        text = (done.out + done.err).replace("\x1b[31m", "").replace("\x1b[32m", "")
+        for code in ("\x1b[33m", "\x1b[2m", "\x1b[1m", "\x1b[0m"):
+            text = text.replace(code, "")
+        assert text.replace("\t", "").replace("\n", "").isprintable(), text
+    assert hwctl("inspect", pages).out.count("\n") == 4
+    done = hwctl("inspect", pages, "--json")
+    (row,) = [row for row in done.document["results"] if row["state"] == "foreign"]
+    assert ("path_b64" in row) == (raw == b"\xff\xfe" or raw == b"a\x9bb")
+
+
+# Readers that go away (CLI-04).
+
+
+def piped(*words: str | Path, stdout: int) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        run_hwctl.command(*words),
+        stdin=subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        env=run_hwctl.environment(),
+        timeout=60,
+    )
+
+
+def closed_pipe() -> int:
+    reader, writer = os.pipe()
+    os.close(reader)
+    return writer
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        (["inspect", "PAGES"], 141),
+        (["inspect", "PAGES", "--json"], 141),
+        (["verify", "PAGES", "--level", "size"], 141),
+        (["verify", "BASE", "--level", "size"], 65),
+        (["inspect", "ABSENT"], 10),
+        (["--help"], 141),
+        (["--version"], 141),
+        (["evict", "PAGES", "--all", "-n"], 0),
+    ],
+    ids=str,
+)
+def test_a_reader_that_left(words: list[str], status: int, pages: Path, base: Path, tmp_path: Path) -> None:
+    next((base / "kt-int8-job-4711").rglob("*quant_.kt")).write_bytes(b"")
+    places = {"PAGES": pages, "BASE": base, "ABSENT": tmp_path / "absent"}
+    done = piped(*(places.get(word, word) for word in words), stdout=closed_pipe())
+    assert done.returncode == status
+    assert b"Traceback" not in done.stderr
+    assert b"Broken pipe" not in done.stderr
+
+
+def test_a_deleting_verb_finishes_whoever_reads(pages: Path) -> None:
+    assert piped("evict", pages, "--all", "-y", stdout=closed_pipe()).returncode == 0
+    assert not list(pages.glob("*.locator.json"))
+
+
+@pytest.mark.parametrize("how", [">&-", ">/dev/full"])
+def test_a_stdout_that_cannot_be_written(pages: Path, how: str) -> None:
+    def status(*words: str | Path) -> int:
+        line = f"exec {subprocess.list2cmdline(run_hwctl.command(*words))} {how}"
+        return subprocess.run(["sh", "-c", line], env=run_hwctl.environment(), timeout=60).returncode
+
+    assert status("inspect", pages) == 15
+    assert status("inspect", pages, "--json") == 15
+    assert status("--help") == 15
+    assert status("evict", pages, "--all", "-y") == 0
+    assert not list(pages.glob("*.locator.json"))
+
+
+def test_head_takes_what_it_wants(pages: Path) -> None:
+    line = f"{subprocess.list2cmdline(run_hwctl.command('inspect', pages))} | head -1"
+    done = subprocess.run(["bash", "-c", line], env=run_hwctl.environment(), capture_output=True, timeout=60)
+    assert done.stdout.count(b"\n") == 1
+    assert done.stderr == b""
+
+
+# Signals.
+
+
+@pytest.fixture
+def slow(tmp_path: Path) -> Iterator[Path]:
+    """A page that takes long to check at a low rate."""
+    root = make_pageweights.make_store(tmp_path / "slow")
+    make_pageweights.make_artifact(root, 1, floats=1_000_000)
+    yield root
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+@pytest.mark.parametrize("json_", [False, True])
+def test_a_signal_ends_the_run_and_the_process_dies_of_it(slow: Path, name: str, json_: bool) -> None:
+    number = getattr(signal, name)
+    words = ["verify", slow, "--rate", "1MB", *(["--json"] if json_ else [])]
+    process = run_hwctl.start(*words)
+    time.sleep(2)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=20)
+    assert process.returncode == -number
+    assert "Traceback" not in err
+    if json_:
+        document = json.loads(out)
+        run_hwctl.validator("hwctl.verify/1").validate(document)
+        assert (document["status"], document["exit_status"]) == ("signal", 128 + number)
+    else:
+        assert name in err
+
+
+def test_a_second_signal_ends_at_once(slow: Path) -> None:
+    process = run_hwctl.start("verify", slow, "--rate", "1MB")
+    time.sleep(2)
+    process.send_signal(signal.SIGTERM)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=20)
+    assert process.returncode in (-signal.SIGTERM, -signal.SIGINT)
+
+
+def test_an_ignored_hangup_stays_ignored(slow: Path) -> None:
+    line = "trap '' HUP; exec " + subprocess.list2cmdline(
+        run_hwctl.command("verify", slow, "--level", "marker", "--json")
+    )
+    process = subprocess.Popen(
+        ["sh", "-c", line], env=run_hwctl.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    for _ in range(5):
+        time.sleep(0.05)
+        process.send_signal(signal.SIGHUP)
+    process.communicate(timeout=30)
+    assert process.returncode == 0
+
+
+def test_waiting_for_a_lock_can_be_interrupted(base: Path) -> None:
+    path = base / "kt-int8-job-4711"
+    with holders.locked(path, "exclusive"):
+        process = run_hwctl.start("verify", path, "--wait", "1h")
+        time.sleep(2)
+        process.terminate()
+        process.communicate(timeout=20)
+    assert process.returncode == -signal.SIGTERM
+
+
+# Terminals.
+
+
+def on_a_terminal(*words: str | Path, env: Mapping[str, str] | None = None, columns: int = 80) -> str:
+    """Everything a terminal would have been sent."""
+    leader, follower = pty.openpty()
+    process = subprocess.Popen(
+        run_hwctl.command(*words),
+        stdin=follower,
+        stdout=follower,
+        stderr=follower,
+        env=run_hwctl.environment({"TERM": "xterm-256color", "COLUMNS": str(columns), **(env or {})}),
+    )
+    os.close(follower)
+    data = b""
+    while select.select([leader], [], [], 60)[0]:
+        try:
+            piece = os.read(leader, 65536)
+        except OSError:
+            break
+        if not piece:
+            break
+        data += piece
+    os.close(leader)
+    assert process.wait(30) is not None
+    return data.decode().replace("\r\n", "\n")
+
+
+def test_tables_fit_the_terminal_and_colours_repeat_a_word(pages: Path, base: Path) -> None:
+    Path(pages, "stranger-" + "x" * 100).write_bytes(b"")
+    (base / "kt-int8-job-4711" / make_ktint8.MANIFEST).write_text("{}")
+    for columns in (60, 80, 120):
+        plain = on_a_terminal("inspect", pages, base, env={"NO_COLOR": "1"}, columns=columns)
+        assert "\x1b" not in plain
+        tables = [
+            line for line in plain.splitlines() if line.split()[:1] in (["ready"], ["foreign"], ["STATE"])
+        ]
+        assert len(tables) == 7
+        assert max(map(len, tables)) <= columns
+    coloured = on_a_terminal("inspect", pages, base)
+    assert "\x1b[32mready\x1b[0m" in coloured
+    assert "\x1b[31mdamaged\x1b[0m" in coloured
+
+
+def test_a_dumb_terminal_gets_plain_text(slow: Path) -> None:
+    shown = on_a_terminal("verify", slow, "--rate", "20MB", env={"TERM": "dumb"})
+    assert "\x1b" not in shown
+    assert "\r" not in shown
+
+
+def test_progress_is_for_terminals_that_were_not_asked_to_be_quiet(slow: Path) -> None:
+    shown = on_a_terminal("verify", slow, "--rate", "20MB")
+    assert "\r\x1b[Kverify [" in shown
+    assert "/s" in shown
+    assert shown.rstrip("\n").splitlines()[-1].startswith("verified 1 artifact")
+    for words in (["-q"], ["--json"]):
+        assert "\r" not in on_a_terminal("verify", slow, "--rate", "20MB", *words)
+    assert "\r" not in run_hwctl.hwctl_("verify", slow).err
+
+
+def test_colour_by_option_wins_over_the_environment(hwctl: Run, pages: Path) -> None:
+    assert "\x1b[" in hwctl("inspect", pages, "--color", "always", env={"NO_COLOR": "1"}).out
+    assert "\x1b[" not in on_a_terminal("inspect", pages, "--color", "never")
+
+
+# What is loaded (DEP-01, DEP-02).
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--version"],
+        ["--help"],
+        *[[*verb.path[1:], "--help"] for verb in LEAVES],
+        ["inspect", "PAGES"],
+        ["inspect", "WEIGHTS"],
+        ["inspect", "BASE", "--json"],
+        ["verify", "WEIGHTS", "--level", "size"],
+        ["verify", "PAGES", "--level", "size"],
+        ["verify", "BASE", "--level", "size"],
+        ["quarantine", "ONE", "--reason", "test", "-y"],
+        ["reclaim-stale", "BASE", "-y"],
+        ["evict", "PAGES", "--keep", "1", "-y"],
+    ],
+    ids=" ".join,
+)
+def test_nothing_heavy_is_loaded_by_what_computes_no_tensors(
+    words: list[str], pages: Path, base: Path, weights: Path
+) -> None:
+    places = {"PAGES": pages, "BASE": base, "WEIGHTS": weights, "ONE": base / "kt-int8-job-4711"}
+    command = run_hwctl.command(*(places.get(word, word) for word in words))
+    command[1:1] = ["-X", "importtime"]
+    done = subprocess.run(command, capture_output=True, text=True, env=run_hwctl.environment(), timeout=60)
+    assert done.returncode == 0, done.stderr[-2000:]
+    loaded = {line.rpartition("|")[2].strip().split(".")[0] for line in done.stderr.splitlines()}
+    assert not loaded & {"torch", "numpy", "safetensors", "rich", "orjson", "asyncio"}
+
+
+@pytest.fixture
+def without_torch(tmp_path: Path) -> dict[str, str]:
+    """An environment in which torch, numpy and safetensors cannot be imported, whoever tries."""
+    for name in ("torch", "numpy", "safetensors"):
+        package = tmp_path / "absent" / name
+        package.mkdir(parents=True)
+        (package / "__init__.py").write_text(
+            f"raise ModuleNotFoundError('No module named {name}', name='{name}')\n"
+        )
+    return {"PYTHONPATH": f"{tmp_path / 'absent'}:{run_hwctl.environment()['PYTHONPATH']}"}
+
+
+def test_the_slim_install_does_all_but_compute_tensors(
+    hwctl: Run, pages: Path, base: Path, weights: Path, without_torch: dict[str, str]
+) -> None:
+    for root in (pages, base, weights):
+        assert hwctl("inspect", root, env=without_torch).status == 0
+        done = hwctl("verify", root, "--json", env=without_torch)
+        assert done.status == 0, done
+        assert {row["content"] for row in done.document["results"]} <= {"not-checked", "not-asked", "checked"}
+    tree_ = base / "kt-int8-job-4711"
+    assert hwctl("quarantine", tree_, "--reason", "why", "-y", env=without_torch).status == 0
+    assert hwctl("quarantine", base, "--restore", "job-4711", "-y", env=without_torch).status == 0
+    assert hwctl("reclaim-stale", base, "-y", env=without_torch).status == 0
+    assert hwctl("exec", tree_, "--", "true", env=without_torch).status == 0
+    for root in (pages, base, weights):
+        assert hwctl("evict", root, "--all", "-y", env=without_torch).status == 0
+
+
+def test_python_that_is_too_old_is_told_so() -> None:
+    code = (
+        "import runpy, sys\n"
+        "class Old(tuple):\n    major, minor = 3, 9\n"
+        "sys.version_info = Old((3, 9, 0))\n"
+        "runpy.run_module('hwctl', run_name='__main__')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=run_hwctl.environment(), timeout=60
+    )
+    assert done.returncode == 13
+    assert "needs Python 3.11" in done.stderr
+
+
+def test_a_broken_installation_is_not_a_crash(tmp_path: Path) -> None:
+    package = tmp_path / "typer"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise ModuleNotFoundError('No module named typer', name='typer')\n")
+    env = {"PYTHONPATH": f"{tmp_path}:{run_hwctl.environment()['PYTHONPATH']}"}
+    done = run_hwctl.hwctl_("inspect", env=env)
+    assert done.status == 13
+    assert "install hwctl again" in done.err
