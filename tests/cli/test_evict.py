@@ -13,7 +13,7 @@ import make_hostweights
 import make_ktint8
 import make_pageweights
 import pytest
-from kits import KITS, Kit
+from kits import KITS, HostWeights, Kit, PageWeights
 from run_hwctl import NOBODY, command, environment, hwctl_
 
 HOUR = 3600 * 10**9
@@ -27,13 +27,23 @@ def kit(request: pytest.FixtureRequest, tmp_path: Path) -> Kit:
     return made
 
 
-@pytest.fixture
-def three(kit: Kit) -> Kit:
+def filled(kit: Kit) -> Kit:
     """Artifacts 0, 1, 2, used three, two and one hours ago."""
     for number in range(3):
         kit.artifact(number)
         kit.used(number, time.time_ns() - (3 - number) * HOUR)
     return kit
+
+
+@pytest.fixture
+def three(kit: Kit) -> Kit:
+    return filled(kit)
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Kit:
+    """One family, for what does not depend on it."""
+    return filled(PageWeights(tmp_path))
 
 
 def left(kit: Kit) -> set[int]:
@@ -51,30 +61,30 @@ def test_a_dry_run_prints_exactly_the_plan(three: Kit) -> None:
     assert {row["outcome"] for row in done.results} == {"done"}
 
 
-def test_a_dry_run_takes_no_exclusive_lock(three: Kit) -> None:
-    with holders.locked(three.lock(1)), holders.locked(three.lock(2)):
-        dry = hwctl_("evict", three.root, "--all", "-n", "--json")
+def test_a_dry_run_takes_no_exclusive_lock(cache: Kit) -> None:
+    with holders.locked(cache.lock(1)), holders.locked(cache.lock(2)):
+        dry = hwctl_("evict", cache.root, "--all", "-n", "--json")
     outcomes = {row["path"]: row["outcome"] for row in dry.results}
-    assert [outcomes[str(three.open_path(n))] for n in range(3)] == ["planned", "skipped", "skipped"]
+    assert [outcomes[str(cache.open_path(n))] for n in range(3)] == ["planned", "skipped", "skipped"]
     assert dry.status == 11
 
 
-def test_the_records_are_one_a_line_and_name_the_holder(three: Kit) -> None:
-    with holders.locked(three.lock(0)) as pid:
-        run = hwctl_("evict", three.root, "--keep", "2", "-y")
+def test_the_records_are_one_a_line_and_name_the_holder(cache: Kit) -> None:
+    with holders.locked(cache.lock(0)) as pid:
+        run = hwctl_("evict", cache.root, "--keep", "2", "-y")
     assert run.status == 0, run.err
     lines = run.out.splitlines()
     assert [line.split("\t")[0] for line in lines[:-1]] == ["skipped", "done"]
     assert f"pid {pid}" in lines[0]
     assert lines[-1].startswith("1 done, 1 skipped")
-    assert left(three) == {0, 2}
+    assert left(cache) == {0, 2}
 
 
-def test_a_target_out_of_reach_is_no_room_with_the_remainder(three: Kit) -> None:
+def test_a_target_out_of_reach_is_no_room_with_the_remainder(cache: Kit) -> None:
     """EVI-03."""
-    with holders.locked(three.lock(0)):
-        run = hwctl_("evict", three.root, "--max-size", "1B", "-y", "--json")
-    assert run.status == 14 and left(three) == {0}
+    with holders.locked(cache.lock(0)):
+        run = hwctl_("evict", cache.root, "--max-size", "1B", "-y", "--json")
+    assert run.status == 14 and left(cache) == {0}
     (store,) = run.document["totals"]["stores"]
     (short,) = store["shortfalls"]
     assert (short["measure"], short["wanted"], short["bound_by"]) == ("size", 1, "budget")
@@ -82,13 +92,13 @@ def test_a_target_out_of_reach_is_no_room_with_the_remainder(three: Kit) -> None
     assert run.error["code"] == "no-room" and run.error["exit_status"] == 14
 
 
-def test_terms_that_met_leased_entries_are_busy(three: Kit) -> None:
-    with holders.locked(three.lock(0)):
-        run = hwctl_("evict", three.root, "--older-than", "90min", "-y")
-        assert run.status == 11 and left(three) == {0, 2}
-    three.used(0, time.time_ns() - 3 * HOUR)
-    assert hwctl_("evict", three.root, "--older-than", "90min", "-y").status == 0
-    assert left(three) == {2}
+def test_terms_that_met_leased_entries_are_busy(cache: Kit) -> None:
+    with holders.locked(cache.lock(0)):
+        run = hwctl_("evict", cache.root, "--older-than", "90min", "-y")
+        assert run.status == 11 and left(cache) == {0, 2}
+    cache.used(0, time.time_ns() - 3 * HOUR)
+    assert hwctl_("evict", cache.root, "--older-than", "90min", "-y").status == 0
+    assert left(cache) == {2}
 
 
 def test_named_entries_and_nothing_else(three: Kit) -> None:
@@ -101,54 +111,54 @@ def test_named_entries_and_nothing_else(three: Kit) -> None:
     assert left(three) == {0}
 
 
-def test_filters(three: Kit) -> None:
-    keys = [three.key(number) for number in range(3)]
-    run = hwctl_("evict", three.root, "--all", "--match", keys[0], "--match", keys[1], "-n", "--json")
+def test_filters(cache: Kit) -> None:
+    keys = [cache.key(number) for number in range(3)]
+    run = hwctl_("evict", cache.root, "--all", "--match", keys[0], "--match", keys[1], "-n", "--json")
     assert {row["key"] for row in run.results} == set(keys[:2])
-    run = hwctl_("evict", three.root, "--all", "--exclude", f"{keys[0][:-1]}?", "-n", "--json")
+    run = hwctl_("evict", cache.root, "--all", "--exclude", f"{keys[0][:-1]}?", "-n", "--json")
     assert keys[0] not in {row["key"] for row in run.results}
-    run = hwctl_("evict", three.root, "--all", "--min-age", "1h", "-y", "--json")
+    run = hwctl_("evict", cache.root, "--all", "--min-age", "1h", "-y", "--json")
     assert run.status == 0
 
 
-def test_min_free_that_is_there_already_takes_nothing(three: Kit) -> None:
-    run = hwctl_("evict", three.root, "--min-free", "1B", "-y", "--json")
+def test_min_free_that_is_there_already_takes_nothing(cache: Kit) -> None:
+    run = hwctl_("evict", cache.root, "--min-free", "1B", "-y", "--json")
     assert (run.status, run.results) == (0, [])
-    run = hwctl_("evict", three.root, "--max-size", "100%", "-y", "--json")
+    run = hwctl_("evict", cache.root, "--max-size", "100%", "-y", "--json")
     assert (run.status, run.results) == (0, [])
-    assert left(three) == {0, 1, 2}
+    assert left(cache) == {0, 1, 2}
 
 
-def test_a_store_without_a_limit_and_other_nonsense_are_usage_errors(three: Kit) -> None:
-    entry = three.open_path(0)
+def test_a_store_without_a_limit_and_other_nonsense_are_usage_errors(cache: Kit) -> None:
+    entry = cache.open_path(0)
     for words in (
-        [three.root],
-        [three.root, "--match", "*"],
-        [three.root, "--all", "--keep", "1"],
-        [three.root, "--max-size", "0"],
-        [three.root, "--max-size", "10G"],
-        [three.root, "--max-size", "-1"],
-        [three.root, "--max-size", "ten"],
-        [three.root, "--max-size", "101%"],
-        [three.root, "--keep", "0"],
-        [three.root, "--older-than", "nan"],
-        [three.root, "--budget", "0"],
+        [cache.root],
+        [cache.root, "--match", "*"],
+        [cache.root, "--all", "--keep", "1"],
+        [cache.root, "--max-size", "0"],
+        [cache.root, "--max-size", "10G"],
+        [cache.root, "--max-size", "-1"],
+        [cache.root, "--max-size", "ten"],
+        [cache.root, "--max-size", "101%"],
+        [cache.root, "--keep", "0"],
+        [cache.root, "--older-than", "nan"],
+        [cache.root, "--budget", "0"],
         [entry, "--keep", "1"],
-        [entry, three.root, "--all"],
+        [entry, cache.root, "--all"],
         [],
     ):
         run = hwctl_("evict", *words, "-y")
         assert run.status == 2, (words, run)
-    run = hwctl_("evict", three.root, "--json", "-y")
+    run = hwctl_("evict", cache.root, "--json", "-y")
     assert run.status == 2 == run.error["exit_status"] and run.out == ""
-    assert left(three) == {0, 1, 2}
+    assert left(cache) == {0, 1, 2}
 
 
-def test_no_terminal_and_no_yes_refuses_at_once(three: Kit) -> None:
+def test_no_terminal_and_no_yes_refuses_at_once(cache: Kit) -> None:
     """CLI-06."""
     begin = time.monotonic()
-    run = hwctl_("evict", three.root, "--all")
-    assert run.status == 12 and left(three) == {0, 1, 2}
+    run = hwctl_("evict", cache.root, "--all")
+    assert run.status == 12 and left(cache) == {0, 1, 2}
     assert time.monotonic() - begin < 2
 
 
@@ -175,8 +185,9 @@ def test_a_terminal_is_asked(tmp_path: Path, word: bytes, status: int) -> None:
     assert path.exists() is (status != 0)
 
 
-def test_quarantined_entries_are_emptied_by_name_or_age_and_never_by_the_way(kit: Kit) -> None:
+def test_quarantined_entries_are_emptied_by_name_or_age_and_never_by_the_way(tmp_path: Path) -> None:
     """QUA-02."""
+    kit = HostWeights(tmp_path)
     path = kit.artifact(0)
     run = hwctl_("quarantine", path, "--reason", "x", "-y", "--json")
     aside = Path(run.results[0]["moved_to"])
@@ -203,10 +214,10 @@ def test_several_stores_each_have_their_own_budget(tmp_path: Path) -> None:
     assert len(run.document["totals"]["stores"]) == 3
 
 
-def test_metrics_are_written_also_when_the_target_is_missed(three: Kit, tmp_path: Path) -> None:
+def test_metrics_are_written_also_when_the_target_is_missed(cache: Kit, tmp_path: Path) -> None:
     file = tmp_path / "hwctl.prom"
-    with holders.locked(three.lock(0)):
-        run = hwctl_("evict", three.root, "--max-size", "1B", "-y", "--metrics", file)
+    with holders.locked(cache.lock(0)):
+        run = hwctl_("evict", cache.root, "--max-size", "1B", "-y", "--metrics", file)
     assert run.status == 14
     text = file.read_text()
     assert 'hwctl_run_exit_status{verb="evict"} 14' in text

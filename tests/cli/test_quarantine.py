@@ -7,7 +7,7 @@ from pathlib import Path
 
 import holders
 import pytest
-from kits import KITS, Kit
+from kits import KITS, HostWeights, Kit
 from run_hwctl import hwctl_
 
 
@@ -15,6 +15,12 @@ from run_hwctl import hwctl_
 def kit(request: pytest.FixtureRequest, tmp_path: Path) -> Kit:
     made: Kit = KITS[request.param](tmp_path)
     return made
+
+
+@pytest.fixture
+def one(tmp_path: Path) -> Kit:
+    """One family, for what does not depend on it."""
+    return HostWeights(tmp_path)
 
 
 def set_aside(path: Path, reason: str = "bad RAM on n17") -> Path:
@@ -37,23 +43,23 @@ def test_aside_and_back(kit: Kit) -> None:
     assert hwctl_("verify", path).status == 0
 
 
-def test_back_by_key_and_by_name_in_a_named_root_or_in_the_default_ones(kit: Kit) -> None:
-    path = kit.artifact(0)
+def test_back_by_key_and_by_name_in_a_named_root_or_in_the_default_ones(one: Kit) -> None:
+    path = one.artifact(0)
     aside = set_aside(path)
-    assert hwctl_("quarantine", kit.root, "--restore", kit.key(0), "-y").status == 0
+    assert hwctl_("quarantine", one.root, "--restore", one.key(0), "-y").status == 0
     aside = set_aside(path)
-    roots = {"HWCTL_ROOTS": str(kit.root)}
+    roots = {"HWCTL_ROOTS": str(one.root)}
     assert hwctl_("quarantine", "--restore", aside.name, "-y", env=roots).status == 0
     assert path.exists()
     assert hwctl_("quarantine", "--restore", "no-such-name", "-y", env=roots).status == 10
 
 
-def test_inspect_lists_what_is_aside_with_its_reason(kit: Kit) -> None:
-    set_aside(kit.artifact(0), "smells of smoke")
-    run = hwctl_("inspect", kit.root, "--state", "quarantined", "--json")
+def test_inspect_lists_what_is_aside_with_its_reason(one: Kit) -> None:
+    set_aside(one.artifact(0), "smells of smoke")
+    run = hwctl_("inspect", one.root, "--state", "quarantined", "--json")
     assert run.status == 0
     (row,) = run.results
-    assert (row["state"], row["reason"], row["key"]) == ("quarantined", "smells of smoke", kit.key(0))
+    assert (row["state"], row["reason"], row["key"]) == ("quarantined", "smells of smoke", one.key(0))
 
 
 def test_a_leased_artifact_is_busy_and_not_moved(kit: Kit) -> None:
@@ -70,31 +76,31 @@ def test_a_leased_artifact_is_busy_and_not_moved(kit: Kit) -> None:
         assert hwctl_("verify", path).status == 0
 
 
-def test_twice_is_harmless_and_twice_the_key_keeps_both(kit: Kit) -> None:
-    path = kit.artifact(0)
+def test_twice_is_harmless_and_twice_the_key_keeps_both(one: Kit) -> None:
+    path = one.artifact(0)
     first = set_aside(path)
     again = hwctl_("quarantine", first, "--reason", "again", "-y", "--json")
     assert again.status == 0 and again.results[0]["outcome"] == "skipped"
-    kit.artifact(0)
+    one.artifact(0)
     second = set_aside(path)
     assert first.exists() and second.exists() and first != second
-    run = hwctl_("quarantine", kit.root, "--restore", kit.key(0), "-y", "--json")
+    run = hwctl_("quarantine", one.root, "--restore", one.key(0), "-y", "--json")
     assert run.status == 12
     assert sorted(run.error["details"]["candidates"]) == sorted(map(str, (first, second)))
 
 
-def test_restore_goes_over_nothing(kit: Kit) -> None:
-    path = kit.artifact(0)
+def test_restore_goes_over_nothing(one: Kit) -> None:
+    path = one.artifact(0)
     aside = set_aside(path)
-    kit.artifact(0)
+    one.artifact(0)
     inode = path.stat().st_ino
     assert hwctl_("quarantine", "--restore", aside, "-y").status == 12
     assert path.stat().st_ino == inode and aside.exists()
 
 
-def test_what_is_damaged_is_not_restored_and_every_finding_is_told(kit: Kit) -> None:
-    path = kit.artifact(0)
-    payload = kit.payload(path)
+def test_what_is_damaged_is_not_restored_and_every_finding_is_told(one: Kit) -> None:
+    path = one.artifact(0)
+    payload = one.payload(path)
     mode = payload.stat().st_mode
     payload.chmod(0o600)
     payload.write_bytes(payload.read_bytes()[:-4])
@@ -106,12 +112,12 @@ def test_what_is_damaged_is_not_restored_and_every_finding_is_told(kit: Kit) -> 
     assert run.results[0]["error"]["details"]["findings"]
 
 
-def test_absent_leftover_store_and_nonsense(kit: Kit) -> None:
-    assert hwctl_("quarantine", kit.open_path(7), "--reason", "x", "-y").status == 10
-    leftover = kit.leftover(0)
+def test_absent_leftover_store_and_nonsense(one: Kit) -> None:
+    assert hwctl_("quarantine", one.open_path(7), "--reason", "x", "-y").status == 10
+    leftover = one.leftover(0)
     assert hwctl_("quarantine", leftover, "--reason", "x", "-y").status == 12
-    assert hwctl_("quarantine", kit.root, "--reason", "x", "-y").status == 12
-    path = kit.artifact(1)
+    assert hwctl_("quarantine", one.root, "--reason", "x", "-y").status == 12
+    path = one.artifact(1)
     for words in (
         [path],
         [path, "--reason", ""],
@@ -123,9 +129,9 @@ def test_absent_leftover_store_and_nonsense(kit: Kit) -> None:
     assert path.exists()
 
 
-def test_a_dry_run_changes_nothing(kit: Kit) -> None:
-    path = kit.artifact(0)
-    before = sorted(os.listdir(kit.root))
+def test_a_dry_run_changes_nothing(one: Kit) -> None:
+    path = one.artifact(0)
+    before = sorted(os.listdir(one.root))
     run = hwctl_("quarantine", path, "--reason", "x", "-n", "--json")
     assert run.status == 0 and run.results[0]["outcome"] == "planned"
-    assert path.exists() and sorted(os.listdir(kit.root)) == before
+    assert path.exists() and sorted(os.listdir(one.root)) == before

@@ -11,10 +11,16 @@ import make_hostweights
 import make_ktint8
 import make_pageweights
 import pytest
-from kits import KITS, Kit
+from kits import KITS, Kit, KtInt8
 from run_hwctl import NOBODY, hwctl_, start
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make other users' files")
+
+
+@pytest.fixture
+def one(tmp_path: Path) -> Kit:
+    """One family, for what does not depend on it."""
+    return KtInt8(tmp_path)
 
 
 @pytest.fixture(params=sorted(KITS))
@@ -36,18 +42,18 @@ def test_a_dry_run_is_the_run_without_the_deed(kit: Kit) -> None:
     assert done.document["totals"]["bytes_freed"] == done.results[0]["bytes_freed"] > 0
 
 
-def test_without_a_terminal_and_without_yes_nothing_happens_at_once(kit: Kit) -> None:
+def test_without_a_terminal_and_without_yes_nothing_happens_at_once(one: Kit) -> None:
     """CLI-06."""
-    kept = kit.leftover(0)
+    kept = one.leftover(0)
     begin = time.monotonic()
-    run = hwctl_("reclaim-stale", kit.root)
+    run = hwctl_("reclaim-stale", one.root)
     assert run.status == 12 and "--yes" in run.err and kept.exists()
     assert time.monotonic() - begin < 5
 
 
-def test_nothing_to_do_needs_no_confirmation(kit: Kit) -> None:
-    kit.artifact(0)
-    run = hwctl_("reclaim-stale", kit.root)
+def test_nothing_to_do_needs_no_confirmation(one: Kit) -> None:
+    one.artifact(0)
+    run = hwctl_("reclaim-stale", one.root)
     assert (run.status, run.out) == (0, "nothing to do\n")
 
 
