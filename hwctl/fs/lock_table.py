@@ -15,12 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hwctl.fs.liveness import command_of, pid_namespace, proc_stat, started_ns, uid_of
-from hwctl.fs.mounts import mounts
+from hwctl.fs.mounts import plain_devices
 from hwctl.fs.walk import Inode
-
-# A file system whose files carry another device number than its mount does, so that a lock can only be
-# found by inode number: btrfs subvolumes, and overlay files that came from a lower layer.
-_OTHER_DEVICES = frozenset({"btrfs", "overlay"})
 
 
 class Mode(enum.Enum):
@@ -102,34 +98,28 @@ def parse_locks(raw: bytes) -> tuple[Entry, ...]:
 class LockTable:
     """One reading of /proc/locks that answers for any number of files."""
 
-    def __init__(
-        self, entries: Iterable[Entry], devices: frozenset[int], odd_devices: frozenset[int]
-    ) -> None:
+    def __init__(self, entries: Iterable[Entry], plain: frozenset[int]) -> None:
         self._entries: dict[Inode, list[Entry]] = {}
-        self._odd: dict[int, list[Entry]] = {}
-        self._devices = devices
+        self._elsewhere: dict[int, list[Entry]] = {}
+        self._plain = plain
         for entry in entries:
             self._entries.setdefault(entry.inode, []).append(entry)
-            if entry.inode[0] in odd_devices:
-                self._odd.setdefault(entry.inode[1], []).append(entry)
+            if entry.inode[0] not in plain:
+                self._elsewhere.setdefault(entry.inode[1], []).append(entry)
 
     @classmethod
     def read(cls) -> LockTable:
-        table = mounts()
-        devices = frozenset(os.makedev(*mount.device) for mount in table)
-        odd = frozenset(os.makedev(*mount.device) for mount in table if mount.fs_type in _OTHER_DEVICES)
-        return cls(parse_locks(Path("/proc/locks").read_bytes()), devices, odd)
+        return cls(parse_locks(Path("/proc/locks").read_bytes()), plain_devices())
 
     def entries(self, inode: Inode) -> tuple[Entry, ...]:
         """The granted locks of a file by its stat's (device, inode), without looking at the holders.
 
-        A device that no mount has is one of a btrfs or overlay file: there the inode number alone has to
-        do, which may name a holder too many but never misses one.
+        On btrfs and overlay the kernel lists a lock under another device than the file's stat has: there
+        the inode number alone has to do, which may name a holder too many but never misses one.
         """
-        found = self._entries.get(inode, [])
-        if not found and inode[0] not in self._devices:
-            found = self._odd.get(inode[1], [])
-        return tuple(found)
+        if inode[0] in self._plain:
+            return tuple(self._entries.get(inode, ()))
+        return tuple(self._elsewhere.get(inode[1], ()))
 
     def holders(self, inode: Inode) -> tuple[Holder, ...]:
         """The holders of a file's locks, each with what /proc tells about it now."""

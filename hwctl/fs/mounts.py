@@ -59,6 +59,10 @@ REMOTE = frozenset(
     }
 )
 
+# File systems whose files carry another device number than their mount does: btrfs subvolumes, and overlay
+# files that come from a layer below. What the kernel lists by device has to be found by inode number there.
+OTHER_DEVICES = frozenset({"btrfs", "overlay"})
+
 _OCTAL = re.compile(rb"\\([0-7]{3})")
 
 
@@ -107,6 +111,11 @@ def _parse(line: bytes) -> Mount | None:
 def _unescape(field: bytes) -> bytes:
     """The kernel writes space, tab, newline and backslash as octal."""
     return _OCTAL.sub(lambda match: bytes([int(match.group(1), 8)]), field)
+
+
+def plain_devices() -> frozenset[int]:
+    """The st_dev of every mounted file system whose files all carry just that number."""
+    return frozenset(os.makedev(*mount.device) for mount in mounts() if mount.fs_type not in OTHER_DEVICES)
 
 
 def mount_of(path: Path) -> Mount:

@@ -9,10 +9,16 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from hwctl.fs.mounts import plain_devices
 from hwctl.fs.walk import Inode, inodes_below
+
+_Use = tuple[int, str]
+"""(pid, how)."""
+
+_MAPPED = "mapped"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,15 +37,21 @@ class OpenFiles:
 
     ``unreadable`` are the pids that could not be looked into: with any of them, "nobody uses it" is not
     proven. Files held only by the kernel (a loop device, a descriptor in flight on a socket) are not seen.
+    ``numbers`` are the mapped inode numbers alone and ``plain`` the devices where they are not needed: a
+    file of btrfs or overlay is mapped under another device number than its stat has, and there a user too
+    many may be named, but none is missed.
     """
 
-    uses: Mapping[Inode, tuple[tuple[int, str], ...]]
-    unreadable: tuple[int, ...]
+    uses: Mapping[Inode, tuple[_Use, ...]]
+    unreadable: tuple[int, ...] = ()
+    numbers: Mapping[int, tuple[_Use, ...]] = field(default_factory=dict)
+    plain: frozenset[int] = frozenset()
 
     @classmethod
     def read(cls, proc: Path = Path("/proc")) -> OpenFiles:
         """Look at every process but the caller."""
-        uses: dict[Inode, dict[tuple[int, str], None]] = {}
+        uses: dict[Inode, dict[_Use, None]] = {}
+        numbers: dict[int, dict[_Use, None]] = {}
         unreadable: list[int] = []
         for pid in sorted(int(name) for name in os.listdir(proc) if name.isdecimal()):
             if pid == os.getpid():
@@ -47,25 +59,33 @@ class OpenFiles:
             try:
                 for inode, how in _uses_of(proc / str(pid)):
                     uses.setdefault(inode, {})[pid, how] = None
+                    if how == _MAPPED:
+                        numbers.setdefault(inode[1], {})[pid, how] = None
             except (FileNotFoundError, ProcessLookupError):
                 continue  # it ended meanwhile
             except PermissionError:
                 unreadable.append(pid)
-        return cls({inode: tuple(found) for inode, found in uses.items()}, tuple(unreadable))
+        return cls(
+            {inode: tuple(found) for inode, found in uses.items()},
+            tuple(unreadable),
+            {number: tuple(found) for number, found in numbers.items()},
+            plain_devices(),
+        )
 
     def users(self, inodes: Collection[Inode]) -> tuple[User, ...]:
         """The processes that use any of these (device, inode) pairs, one entry per process and way."""
-        seen: dict[tuple[int, str], None] = {}
-        smaller = inodes if len(inodes) < len(self.uses) else self.uses
-        wanted = self.uses if smaller is inodes else frozenset(inodes)
-        for inode in smaller:
-            if inode in wanted:
-                seen.update(dict.fromkeys(self.uses[inode]))
+        seen = {use for inode in inodes for use in self._of(inode)}
         return tuple(_user(pid, how) for pid, how in sorted(seen))
 
     def holds(self, inode: Inode) -> bool:
         """Whether anybody uses this file, so that unlinking it gives nothing back yet (EVI-03)."""
-        return inode in self.uses
+        return bool(self._of(inode))
+
+    def _of(self, inode: Inode) -> tuple[_Use, ...]:
+        found = self.uses.get(inode, ())
+        if inode[0] not in self.plain:
+            found += self.numbers.get(inode[1], ())
+        return found
 
 
 def users_of(inodes: Collection[Inode], under: Path | None = None) -> tuple[User, ...]:
@@ -95,7 +115,7 @@ def _uses_of(process: Path) -> Iterator[tuple[Inode, str]]:
     yield from _target(process / "cwd", "cwd")
     yield from _target(process / "root", "cwd")
     for inode in parse_maps((process / "maps").read_bytes()):
-        yield inode, "mapped"
+        yield inode, _MAPPED
 
 
 def _target(link: Path, how: str) -> Iterator[tuple[Inode, str]]:
