@@ -34,16 +34,11 @@ def test_jobs_run_on_sound_and_busy_weights_and_not_on_damaged_ones(
 ) -> None:
     base = str(place.base)
     job = (
-        f"import os, sys; sys.path.insert(0, {str(Path(make_ktint8.__file__).parent)!r})
-"
-        f"import pathlib, make_ktint8 as make; base = pathlib.Path({base!r})
-"
-        "run = 'slurm-' + os.environ['SLURM_JOB_ID']
-"
-        "make.make_staging(base, run, process=make.this_process())
-"
-        "print('ran')
-"
+        f"import os, sys; sys.path.insert(0, {str(Path(make_ktint8.__file__).parent)!r})\n"
+        f"import pathlib, make_ktint8 as make; base = pathlib.Path({base!r})\n"
+        "run = 'slurm-' + os.environ['SLURM_JOB_ID']\n"
+        "make.make_staging(base, run, process=make.this_process())\n"
+        "print('ran')\n"
     )
     stranger = make_ktint8.make_ready(place.base, "another-job")
     done = cluster.run("srun", "python3", "-c", job)
