@@ -97,7 +97,7 @@ def test_the_cronjob_evicts_what_is_over_the_size(place: Place) -> None:
     used = sum(path.stat().st_size for path in place.store.rglob("*") if path.is_file())
     text = place.recipe("cronjob.yaml").replace("500GiB", str(used - 1)).replace("1h", "0.001s")
     job = yaml.safe_load(text)["spec"]["jobTemplate"]["spec"]["template"]["spec"]
-    command = job["containers"][0]["command"]
+    command = [str(word) for word in job["containers"][0]["command"]]
     done = subprocess.run(command, env=place.environment, capture_output=True, text=True, check=False)
     assert (done.returncode, json.loads(done.stdout)["status"]) == (0, "ok")
     assert [path.exists() for path in place.artifacts] == [False, True]
