@@ -1,0 +1,313 @@
+"""Host weight stores beside vLLM-Omni's own library: publish, verify, many tensors, a store with a limit.
+
+Usage: python tests/bench/bench_hostweights.py [FOLDER] [part ...]. FOLDER should lie in memory; parts are
+publish, verify, tensors, limit and memory, by default all. Both are called as libraries on the same tensors,
+the identity given. Rounds are interleaved, since a shared machine is never the same twice, and medians of
+five are compared. Ends with 1 when a floor is missed.
+"""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import os
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+TESTS = Path(__file__).parents[1]
+sys.path[:0] = [str(TESTS.parent), str(TESTS / "makers"), str(Path(__file__).parent)]
+
+import hostweights_peer as peer  # noqa: E402
+import torch  # noqa: E402
+
+from hwctl.fs.locks import Deadline  # noqa: E402
+from hwctl.stores.base import CheckOptions, Level  # noqa: E402
+from hwctl.stores.hostweights.build import get_or_build  # noqa: E402
+from hwctl.stores.hostweights.domain import Capacity  # noqa: E402
+from hwctl.stores.hostweights.identity import Identity, read_identity  # noqa: E402
+from hwctl.stores.hostweights.lookup import lookup  # noqa: E402
+from hwctl.stores.hostweights.opening import Wanted, open_root  # noqa: E402
+from hwctl.stores.hostweights.publication import Publication  # noqa: E402
+from hwctl.stores.hostweights.tensors import TensorSpec  # noqa: E402
+from hwctl.stores.hostweights.verdict import Outcome  # noqa: E402
+from hwctl.stores.hostweights.writer import ArtifactWriter  # noqa: E402
+
+ROUNDS = 5
+GiB = 1 << 30
+MiB = 1 << 20
+WORKERS = 2
+
+Files = dict[str, dict[str, torch.Tensor]]
+
+
+@dataclass(frozen=True)
+class Floor:
+    """What is measured, how many times as fast as the other it has to be, and the seconds of both."""
+
+    name: str
+    factor: float
+    other: float
+    hwctl: float
+    size: int = 0
+    whose: str = "peer"
+
+    @property
+    def held(self) -> bool:
+        return self.other / self.hwctl >= self.factor
+
+    def __str__(self) -> str:
+        rate = f"  {self.size / self.hwctl / 1e9:5.2f} GB/s" if self.size else ""
+        return (
+            f"{self.name:46} {self.whose} {self.other * 1e3:9.1f} ms  hwctl {self.hwctl * 1e3:9.1f} ms"
+            f"{rate}  {self.other / self.hwctl:6.2f}x (floor {self.factor:.2f}x)"
+            f"  {'ok' if self.held else 'MISSED'}"
+        )
+
+
+def timed(call: Callable[[], object]) -> float:
+    gc.collect()
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def medians(**calls: Callable[[], float]) -> dict[str, float]:
+    """Each call once a round, in turn; the median of what they return."""
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(ROUNDS):
+        for name, call in calls.items():
+            times[name].append(call())
+    return {name: statistics.median(found) for name, found in times.items()}
+
+
+@contextmanager
+def fresh(folder: Path) -> Iterator[Path]:
+    """An empty folder that is gone afterwards, read-only artifacts and all."""
+    path = Path(tempfile.mkdtemp(prefix="hwctl-bench-", dir=folder))
+    try:
+        yield path
+    finally:
+        for directory, _, _ in os.walk(path):
+            os.chmod(directory, 0o700)
+        shutil.rmtree(path)
+
+
+def make_files(count: int, tensors: int = 64, size: int = GiB) -> Files:
+    """bf16 tensors of ``size`` bytes in all, spread evenly over ``count`` files in name order."""
+    rows = size // tensors // 2 // 1024
+    files: Files = {}
+    for number in range(tensors):
+        name = f"model-{number * count // tensors + 1:05d}-of-{count:05d}.safetensors"
+        data = torch.randint(0, 1 << 15, (rows, 1024), dtype=torch.int16).view(torch.bfloat16)
+        files.setdefault(name, {})[f"blocks.{number:05d}.weight"] = data
+    return files
+
+
+def publication(files: Files, tag: str) -> Publication:
+    identity = read_identity(peer.identity_bytes(tag))
+    assert isinstance(identity, Identity)
+    specs = [
+        TensorSpec(name, "torch.bfloat16", tuple(tensor.shape), file)
+        for file, tensors in files.items()
+        for name, tensor in tensors.items()
+    ]
+    return Publication(identity, tuple(specs))
+
+
+def publish(root: Path, files: Files, tag: str, capacity: Capacity | None = None) -> None:
+    def produce(writer: ArtifactWriter) -> None:
+        for file, tensors in files.items():
+            with writer.open(file, ordered=True) as payload:
+                for name in payload.plan.extents:
+                    # The tensors stay as they are, so nothing has to be waited for but the end.
+                    payload.put(name, 0, memoryview(tensors[name].view(torch.uint8).numpy()).cast("B"))
+
+    store = open_root(root, Wanted(capacity=capacity))
+    found = get_or_build(
+        store, publication(files, tag), produce, level=Level.SIZE, deadline=Deadline.after(600)
+    )
+    assert found.outcome is Outcome.BUILT and found.lease is not None
+    found.lease.release()
+
+
+def look_up(root: Path, tag: str, level: Level) -> None:
+    identity = read_identity(peer.identity_bytes(tag))
+    assert isinstance(identity, Identity)
+    found = lookup(
+        open_root(root, Wanted()), identity, level, Deadline.never(), options=CheckOptions(jobs=WORKERS)
+    )
+    assert found.outcome is Outcome.HIT and found.lease is not None, found
+    found.lease.release()
+
+
+def in_memory(files: Files) -> None:
+    """SHA-256 of the same bytes in memory, in two threads."""
+    blocks = [
+        memoryview(tensor.view(torch.uint8).numpy()).cast("B")
+        for tensors in files.values()
+        for tensor in tensors.values()
+    ]
+
+    def work(mine: list[memoryview]) -> None:
+        for block in mine:
+            hashlib.sha256(block)
+
+    threads = [threading.Thread(target=work, args=(blocks[number::WORKERS],)) for number in range(WORKERS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def bench_publish(folder: Path) -> Iterator[Floor]:
+    yield _publishing(folder, 1, 1.5)
+    yield _publishing(folder, 8, 1.35)
+
+
+def _publishing(folder: Path, count: int, factor: float) -> Floor:
+    files = make_files(count)
+
+    def once(call: Callable[[Path], object]) -> float:
+        with fresh(folder) as path:
+            return timed(lambda: call(path / "store"))
+
+    found = medians(
+        ordered=lambda: once(lambda root: peer.publish(root, files, "p", ordered=True)),
+        unordered=lambda: once(lambda root: peer.publish(root, files, "p", ordered=False)),
+        hwctl=lambda: once(lambda root: publish(root, files, "p")),
+    )
+    best = min(found["ordered"], found["unordered"])
+    return Floor(f"publish 1 GiB, 64 tensors, {count} file(s)", factor, best, found["hwctl"], GiB)
+
+
+def bench_verify(folder: Path) -> Iterator[Floor]:
+    yield from _verifying(folder, 8, 1.6)
+    yield from _verifying(folder, 1, 1.0)
+
+
+def _verifying(folder: Path, count: int, factor: float) -> Iterator[Floor]:
+    files = make_files(count)
+    with fresh(folder) as path:
+        root = path / "store"
+        publish(root, files, "v")
+        found = medians(
+            peer=lambda: timed(lambda: peer.look_up(root, "v", "full_checksum")),
+            memory=lambda: timed(lambda: in_memory(files)),
+            hwctl=lambda: timed(lambda: look_up(root, "v", Level.FULL)),
+        )
+    yield Floor(f"verify in full 1 GiB, {count} file(s)", factor, found["peer"], found["hwctl"], GiB)
+    if count > 1:
+        yield Floor("  beside two threads over memory", 0.85, found["memory"], found["hwctl"], GiB, "them")
+
+
+def bench_tensors(folder: Path) -> Iterator[Floor]:
+    files = make_files(4, tensors=20_000, size=20_000 * 64 * 1024)
+    with fresh(folder) as path:
+        root = path / "store"
+        publish(root, files, "t")
+        del files
+        found = medians(
+            peer=lambda: timed(lambda: peer.look_up(root, "t", "manifest_and_metadata")),
+            hwctl=lambda: timed(lambda: look_up(root, "t", Level.SIZE)),
+        )
+    yield Floor("verify sizes of 20,000 tensors", 10.0, found["peer"], found["hwctl"])
+
+
+def bench_limit(folder: Path) -> Iterator[Floor]:
+    """256 shards into a store of 3,000 files with max_store_bytes set."""
+    files = make_files(256, tensors=256, size=256 * 4096)
+    limit = 1 << 40
+    with fresh(folder) as path:
+        root = path / "store"
+        open_root(root, Wanted(capacity=Capacity(max_store_bytes=limit)))
+        for number in range(3000):
+            (root / "quarantine" / f"{number}").write_bytes(b"x")
+        rounds = iter(range(2 * ROUNDS))
+        found = medians(
+            peer=lambda: timed(
+                lambda: peer.publish(root, files, f"l{next(rounds)}", ordered=True, limit=limit)
+            ),
+            hwctl=lambda: timed(
+                lambda: publish(root, files, f"l{next(rounds)}", Capacity(max_store_bytes=limit))
+            ),
+        )
+    yield Floor("256 shards into a limited store of 3,000 files", 20.0, found["peer"], found["hwctl"])
+
+
+def bench_memory(folder: Path) -> Iterator[str]:
+    """Peak memory above that of the interpreter with everything loaded, in a process of its own each."""
+    for work in ("publish", "verify"):
+        run = subprocess.run(
+            [sys.executable, __file__, str(folder), f"peak-{work}"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        yield run.stdout.strip()
+
+
+def peak(folder: Path, work: str) -> str:
+    """``work`` on 1 GiB whose tensors are made one at a time, as a producer streams them."""
+    block = memoryview(bytearray(os.urandom(16 * MiB)))
+    specs = tuple(
+        TensorSpec(f"t{number:03d}", "torch.bfloat16", (len(block) // 2,), f"m{number // 8}.safetensors")
+        for number in range(64)
+    )
+
+    def produce(writer: ArtifactWriter) -> None:
+        for file in writer.file_names:
+            with writer.open(file) as payload:
+                for name in payload.plan.extents:
+                    payload.write_tensor(name, block)
+
+    identity = read_identity(peer.identity_bytes("m"))
+    assert isinstance(identity, Identity)
+    with fresh(folder) as path:
+        root = open_root(path / "store", Wanted())
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        found = get_or_build(root, Publication(identity, specs), produce, deadline=Deadline.after(600))
+        assert found.lease is not None
+        found.lease.release()
+        published = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        look_up(root.path, "m", Level.FULL)
+        verified = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    extra = (published - before if work == "publish" else verified - published) // 1024
+    return f"peak memory of {work}, 1 GiB: {extra} MiB more than before (limit 250)"
+
+
+PARTS: dict[str, Callable[[Path], Iterator[object]]] = {
+    "publish": bench_publish,
+    "verify": bench_verify,
+    "tensors": bench_tensors,
+    "limit": bench_limit,
+    "memory": bench_memory,
+}
+
+
+def main() -> int:
+    folder = Path(sys.argv[1] if len(sys.argv) > 1 else "/dev/shm")
+    parts = sys.argv[2:] or list(PARTS)
+    if parts[0].startswith("peak-"):
+        print(peak(folder, parts[0].removeprefix("peak-")))
+        return 0
+    torch.set_num_threads(1)
+    missed = 0
+    for part in parts:
+        for line in PARTS[part](folder):
+            print(line, flush=True)
+            missed += isinstance(line, Floor) and not line.held
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
