@@ -168,7 +168,7 @@ def _read_config(folder: Path) -> Mapping[str, object] | Finding | None:
     data = _read_small(folder, "config.json", CONFIG_LIMIT)
     if isinstance(data, Finding):
         return None if data.code == "missing-shard" else data
-    return parse_object(data, "config.json", "config")
+    return parse_object(data, "config.json", "config-malformed")
 
 
 def _read_small(folder: Path, name: str, limit: int) -> bytes | Finding:

@@ -32,7 +32,7 @@ class _Repeated(ValueError):
 
 def parse_index(data: bytes, name: str) -> Mapping[str, str] | tuple[Finding, ...]:
     """Tensor -> shard name, or what is wrong with the index called ``name``."""
-    document = parse_object(data, name, "index")
+    document = parse_object(data, name, "index-malformed")
     if isinstance(document, Finding):
         return (document,)
     weight_map = document.get("weight_map")
@@ -45,23 +45,23 @@ def parse_index(data: bytes, name: str) -> Mapping[str, str] | tuple[Finding, ..
     return weight_map
 
 
-def parse_object(data: bytes, name: str, what: str) -> dict[str, object] | Finding:
-    """A JSON object from a file of a checkpoint; NaN is let through, since Python writes such files."""
+def parse_object(data: bytes, name: str, code: str) -> dict[str, object] | Finding:
+    """A JSON object from a file of a checkpoint, or a finding of this code; NaN is let through, since Python writes such files."""
     try:
         value = json.loads(data, object_pairs_hook=_once)
     except _Repeated as exc:
-        return Finding(f"{what}-malformed", f"{name}: the key {quoted(str(exc))} stands twice", name)
+        return Finding(code, f"{name}: the key {quoted(str(exc))} stands twice", name)
     except RecursionError:
-        return Finding(f"{what}-malformed", f"{name}: nested too deeply", name)
+        return Finding(code, f"{name}: nested too deeply", name)
     except ValueError as exc:
         known = sniff(data[:4096], len(data))
         if known is not None and known.code != "json-page":
             return Finding(
                 known.code, f"{name}: {known.message.replace('not safetensors', 'not JSON')}", name
             )
-        return Finding(f"{what}-malformed", f"{name}: not JSON ({exc})", name)
+        return Finding(code, f"{name}: not JSON ({exc})", name)
     if not isinstance(value, dict):
-        return Finding(f"{what}-malformed", f"{name}: not a JSON object", name)
+        return Finding(code, f"{name}: not a JSON object", name)
     return value
 
 
