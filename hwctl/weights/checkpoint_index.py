@@ -46,7 +46,8 @@ def parse_index(data: bytes, name: str) -> Mapping[str, str] | tuple[Finding, ..
 
 
 def parse_object(data: bytes, name: str, code: str) -> dict[str, object] | Finding:
-    """A JSON object from a file of a checkpoint, or a finding of this code; NaN is let through, since Python writes such files."""
+    """A JSON object from a file of a checkpoint, or a finding of this code. NaN is let through: Python
+    writes such files."""
     try:
         value = json.loads(data, object_pairs_hook=_once)
     except _Repeated as exc:
