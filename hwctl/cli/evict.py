@@ -9,10 +9,6 @@ import typer
 
 from hwctl.cli import params, units
 from hwctl.cli.answer import Answer
-from hwctl.cli.eviction import Wanted, evict_stores
-from hwctl.cli.metrics import destination
-from hwctl.cli.outcomes import conduct
-from hwctl.cli.targets import Resolver
 from hwctl.cli.units import Size
 from hwctl.errors import Usage
 
@@ -114,6 +110,10 @@ def evict(
     every file below the root, kt-int8 by trees. The least of --max-size, the size of the file system and the
     cgroup's memory limit binds, and the answer says which.
     """
+    from hwctl.cli.eviction import Wanted, evict_stores
+    from hwctl.cli.metrics import destination
+    from hwctl.cli.outcomes import conduct
+    from hwctl.cli.targets import Resolver
     from hwctl.core.evict import evict_one, plan_named
     from hwctl.core.policy import Filters
 

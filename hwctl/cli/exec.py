@@ -7,16 +7,16 @@ import os
 import signal
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hwctl.cli import environment, exits, params, units
 from hwctl.cli.answer import Answer
-from hwctl.cli.outcomes import deadline_of
-from hwctl.cli.targets import Resolver
-from hwctl.core.exec import Holding
 from hwctl.errors import Status, Usage, from_os_error
+
+if TYPE_CHECKING:
+    from hwctl.core.exec import Holding
 
 EXAMPLES = """
 Environment of COMMAND:
@@ -74,6 +74,8 @@ def exec_(
     with Answer(
         "exec", json=json, quiet=quiet, verbose=verbose, color=color, failure_exit=exits.EXEC_FAILED
     ) as answer:
+        from hwctl.cli.outcomes import deadline_of
+        from hwctl.cli.targets import Resolver
         from hwctl.core.exec import holding
         from hwctl.stores.base import CheckOptions
 

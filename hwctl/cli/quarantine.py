@@ -5,16 +5,17 @@ from __future__ import annotations
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hwctl.cli import params, units
 from hwctl.cli.answer import Answer
-from hwctl.cli.outcomes import conduct
-from hwctl.cli.targets import Resolver
-from hwctl.core.plan import Target
 from hwctl.errors import HwctlError, Usage
+
+if TYPE_CHECKING:
+    from hwctl.cli.targets import Resolver
+    from hwctl.core.plan import Target
 
 EXAMPLES = """
 Examples:
@@ -82,6 +83,8 @@ def quarantine(
     with Answer(
         "quarantine", json=json, quiet=quiet, verbose=verbose, color=color, dry_run=dry_run
     ) as answer:
+        from hwctl.cli.outcomes import conduct
+        from hwctl.cli.targets import Resolver
         from hwctl.core import quarantine as core
         from hwctl.stores.base import CheckOptions
 

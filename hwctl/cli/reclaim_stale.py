@@ -5,17 +5,16 @@ from __future__ import annotations
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hwctl.cli import params, units
 from hwctl.cli.answer import Answer
-from hwctl.cli.metrics import destination
-from hwctl.cli.outcomes import conduct
-from hwctl.cli.targets import Resolver
-from hwctl.core.plan import Step
 from hwctl.errors import HwctlError
+
+if TYPE_CHECKING:
+    from hwctl.core.plan import Step
 
 EXAMPLES = """
 Examples:
@@ -86,6 +85,8 @@ def reclaim_stale(
     sweep that keeps entries is ok (0); an entry named as PATH and kept is busy (11) while it lives, and
     refused (12) when its death cannot be proven.
     """
+    from hwctl.cli.metrics import destination
+
     with Answer(
         "reclaim-stale",
         json=json,
@@ -95,6 +96,8 @@ def reclaim_stale(
         dry_run=dry_run,
         metrics=destination(metrics, "reclaim-stale"),
     ) as answer:
+        from hwctl.cli.outcomes import conduct
+        from hwctl.cli.targets import Resolver
         from hwctl.core import reclaim_stale as core
         from hwctl.stores.base import StalePolicy
 
