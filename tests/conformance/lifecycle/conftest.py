@@ -28,6 +28,8 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
     try:
         yield path
     finally:
+        for published in path.rglob("*/"):
+            published.chmod(0o700)
         shutil.rmtree(path)
 
 
