@@ -31,7 +31,7 @@ def as_failure(exc: Exception, doing: str) -> HwctlError:
         return exc
     if isinstance(exc, OSError):
         return from_os_error(exc, doing)
-    if isinstance(exc, ModuleNotFoundError):
+    if isinstance(exc, ModuleNotFoundError) and not (exc.name or "hwctl").startswith("hwctl"):
         return MissingModule(exc)
     words = f"{type(exc).__name__}: {exc}" if str(exc) else type(exc).__name__
     trace = "".join(traceback.format_exception(exc))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import warnings
 
 import typer
 
@@ -16,6 +17,9 @@ from hwctl.errors import HwctlError, Status, Usage
 def run(argv: list[str]) -> int:
     """The exit status of ``hwctl`` with these arguments. Signals pass through."""
     output = Output(json="--json" in argv)
+    if not environment.debug():
+        # Libraries warn their developers (torch does, where numpy is absent); stderr is for our words alone.
+        warnings.simplefilter("ignore")
     help_text = io.StringIO()
     try:
         # Commands write to the descriptors themselves; only Typer's help comes through sys.stdout.
