@@ -19,6 +19,7 @@ import pytest
 from referencing import Registry, Resource
 
 import hwctl
+from hwctl.cli.finding_codes import CODES
 
 NOBODY = 65534
 _REPOSITORY = Path(hwctl.__file__).parent.parent
@@ -103,6 +104,8 @@ def _require_documents(run: Run) -> None:
     if run.out:
         validator(run.document["schema"]).validate(run.document)
         assert run.document["exit_status"] == run.status
+        found = [finding for row in run.results for finding in row.get("findings") or ()]
+        assert {finding["code"] for finding in found} <= CODES.keys()
     if run.err:
         validator("hwctl.error/1").validate(run.error)
         assert run.status != 0
