@@ -141,7 +141,7 @@ class Answer:
         path = None if error.path is None else Path(error.path)
         findings = [finding_fields(finding) for finding in error.findings]
         self.result({**missing_fields(path, State.DAMAGED), "findings": findings}, error.status)
-        if not self.output.json:
+        if not self.output.json and len(findings) > 1:  # one finding is what the message says already
             for finding in error.findings:
                 self.output.err.line("  ", *finding_line(finding))
 

@@ -36,7 +36,6 @@ Wrong combinations of options raise ``errors.Usage`` before anything is touched.
 from __future__ import annotations
 
 import importlib
-import importlib.util
 from typing import Annotated
 
 import typer
@@ -50,9 +49,7 @@ def build() -> typer.Typer:
     """The whole command tree."""
     app = App("hwctl", root)
     for verb in _VERBS:
-        name = f"hwctl.cli.{verb}"
-        if importlib.util.find_spec(name) is not None:
-            importlib.import_module(name).register(app)
+        importlib.import_module(f"hwctl.cli.{verb}").register(app)
     return app
 
 

@@ -24,7 +24,11 @@ class Command(TyperCommand):
 
 
 class Group(TyperGroup):
-    """A group whose help is ours, and which shows its commands in order of declaration."""
+    """A group whose help is ours, and which shows sub-groups first: publishing comes before all else."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands = dict(sorted(self.commands.items(), key=lambda item: not isinstance(item[1], Group)))
 
     def get_help(self, ctx: Any) -> str:
         return page(verb_of(self, tuple(ctx.command_path.split())), environment.columns())

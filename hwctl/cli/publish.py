@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 
 import typer
 
@@ -15,9 +14,7 @@ _FAMILIES = ("publish_hostweights", "publish_ktint8", "publish_pageweights")
 def register(app: typer.Typer) -> None:
     publish = App("publish", about)
     for family in _FAMILIES:
-        name = f"hwctl.cli.{family}"
-        if importlib.util.find_spec(name) is not None:
-            importlib.import_module(name).register(publish)
+        importlib.import_module(f"hwctl.cli.{family}").register(publish)
     app.add_typer(publish, name="publish")
 
 

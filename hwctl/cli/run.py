@@ -28,9 +28,10 @@ def run(argv: list[str]) -> int:
 
             status = build()(args=argv, prog_name="hwctl", standalone_mode=False)
     except typer.TyperException as exc:
-        return _usage(output, exc.format_message(), _command_of(exc))
+        # pydantic's own words in front of what an enumeration says about a wrong choice.
+        return _usage(output, exc.format_message().replace("Value error, ", ""), argv)
     except Usage as exc:
-        return _usage(output, exc.message, None)
+        return _usage(output, exc.message, argv)
     except Exception as exc:
         return _failed(output, exits.as_failure(exc, "hwctl"))
     if help_text.getvalue():
@@ -46,20 +47,24 @@ def _delivered(output: Output) -> int:
     return exits.BROKEN_PIPE if output.out.broken == exits.EPIPE else int(Status.IO)
 
 
-def _command_of(exc: typer.TyperException) -> str:
-    """``hwctl verify``, as far as the parser got before it stumbled."""
-    context = getattr(exc, "ctx", None)
-    return str(getattr(context, "command_path", "hwctl"))
+def _command_in(argv: list[str]) -> str:
+    """``hwctl publish ktint8``: the words that name a command, whatever options stand between them."""
+    from hwctl.cli.grammar import tree
+
+    verb = tree()
+    for word in argv:
+        verb = next((child for child in verb.verbs if child.path[-1] == word), verb)
+    return verb.name
 
 
-def _usage(output: Output, message: str, command: str | None) -> int:
-    command = command or "hwctl"
+def _usage(output: Output, message: str, argv: list[str]) -> int:
     if output.json:
         output.err.raw(dumps(exits.error_object(Usage(message))))
     elif "\n" in message:
         # No command was given at all: the message is the help page.
         output.err.raw(message.encode("utf-8", "backslashreplace") + b"\n")
     else:
+        command = _command_in(argv)
         output.err.line(f"{command}: {message} (see {command} --help)")
     output.flush()
     return int(Status.USAGE)
