@@ -1,23 +1,21 @@
 """Bringing a root down to a byte budget as the cache's own program does, without dying on a bad locator.
 
-Owns the eviction lock and the one pass: oldest clock first, a page whose lock is held by anybody is left
-alone, and eviction stops as soon as the sum is within the budget. Page locks are only ever tried while the
-eviction lock is held; nobody waits for the eviction lock with a page lock in hand.
+Owns the one pass under the eviction lock: oldest clock first, a page whose lock is held by anybody is left
+alone, and it ends as soon as the sum is within the budget.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 from hwctl.errors import Busy, HwctlError, from_os_error
-from hwctl.fs.locks import Deadline, Mode, acquire
+from hwctl.fs.locks import Deadline
 from hwctl.stores.base import Removed
 from hwctl.stores.pageweights import layout
 from hwctl.stores.pageweights.documents import evictable_key
 from hwctl.stores.pageweights.layout import Kind, parse_name
+from hwctl.stores.pageweights.locking import lock_eviction, try_page
 from hwctl.stores.pageweights.place import Place, look_at_document
 from hwctl.stores.pageweights.removal import remove_page
 
@@ -50,28 +48,12 @@ class Eviction:
         return self.remaining <= self.budget
 
 
-@contextmanager
-def eviction_lock(place: Place, deadline: Deadline) -> Iterator[None]:
-    """Held around a whole eviction; raises Busy while another process evicts."""
-    held = acquire(
-        layout.EVICTION_LOCK,
-        Mode.EXCLUSIVE,
-        deadline,
-        dir_fd=place.dir_fd,
-        create=True,
-        enforce_mode=True,
-    )
-    assert held is not None  # created where absent
-    with held:
-        yield
-
-
 def evict_to_budget(place: Place, budget: int, deadline: Deadline) -> Eviction:
     """Remove the least recently used pages until ``budget`` bytes or less are left.
 
     Waits until ``deadline`` for another eviction to end. What could not be evicted is in the result.
     """
-    with eviction_lock(place, deadline):
+    with lock_eviction(place, deadline):
         resident, clocks = one_pass(place)
         remaining, removed = resident, NOTHING
         evicted: list[str] = []
@@ -123,19 +105,11 @@ def one_pass(place: Place) -> tuple[int, list[tuple[int, str]]]:
 def _try_one(place: Place, prefix: str, clock: int) -> tuple[int, Removed] | Passed | None:
     """Evict one page: (its artifact's size, what was freed), why not, or None when it had gone."""
     try:
-        held = acquire(
-            layout.lock_name(prefix),
-            Mode.EXCLUSIVE,
-            Deadline.now(),
-            dir_fd=place.dir_fd,
-            create=True,
-            enforce_mode=True,
-        )
+        held = try_page(place, prefix)
     except Busy as exc:
         return Passed(prefix, exc.message)
     except HwctlError as exc:  # a lock that is a link, or of another user
         return Passed(prefix, exc.message, bad=True)
-    assert held is not None  # created where absent
     with held:
         try:
             return _evict_locked(place, prefix, clock)

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hwctl.errors import Damaged
-from hwctl.fs.locks import Deadline, Mode, acquire
-from hwctl.stores.pageweights import layout, offers, roots
+from hwctl.fs.locks import Deadline
+from hwctl.stores.pageweights import offers, roots
 from hwctl.stores.pageweights.authority import Authority
 from hwctl.stores.pageweights.checks import Verdict
+from hwctl.stores.pageweights.locking import share_page
 from hwctl.stores.pageweights.publication import (
     Publication,
     evicted_after,
@@ -69,7 +70,7 @@ def load(root: Root, authority: Authority, *, wait: Deadline) -> Page | None:
 
     Raises Damaged, Busy, IoFailed.
     """
-    held = acquire(layout.lock_name(authority.prefix), Mode.SHARED, wait, dir_fd=root.fd)
+    held = share_page(root.place, authority.prefix, wait)
     try:
         return _use(root, authority)
     finally:

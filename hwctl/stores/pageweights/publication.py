@@ -19,13 +19,14 @@ from dataclasses import dataclass
 from hwctl.errors import Busy, Damaged, NoRoom, Refused, from_os_error
 from hwctl.fs import space
 from hwctl.fs.atomic import replace_document, sync_dir
-from hwctl.fs.locks import Deadline, Held, Mode, acquire
+from hwctl.fs.locks import Deadline
 from hwctl.stores.base import Advance, Level, silent
 from hwctl.stores.pageweights import layout
 from hwctl.stores.pageweights.authority import Authority, content_key
 from hwctl.stores.pageweights.checks import Verdict, check_page, check_pair
 from hwctl.stores.pageweights.documents import Locator, locator_record, receipt_record
 from hwctl.stores.pageweights.eviction import Eviction, evict_to_budget
+from hwctl.stores.pageweights.locking import lock_page, try_page
 from hwctl.stores.pageweights.offers import Offer
 from hwctl.stores.pageweights.place import Place, exists, look_at_document
 from hwctl.stores.pageweights.reading import Pace
@@ -102,31 +103,13 @@ def publish(
 @contextmanager
 def page_lock(place: Place, prefix: str, wait: Deadline) -> Iterator[bool]:
     """Hold a page's lock exclusively; yields whether somebody else had it first."""
-    held, waited = _try_lock(place, prefix, Deadline.now()), False
-    if held is None:
-        held, waited = _lock(place, prefix, wait), True
+    waited = False
+    try:
+        held = try_page(place, prefix)
+    except Busy:
+        held, waited = lock_page(place, prefix, wait), True
     with held:
         yield waited
-
-
-def _try_lock(place: Place, prefix: str, deadline: Deadline) -> Held | None:
-    try:
-        return _lock(place, prefix, deadline)
-    except Busy:
-        return None
-
-
-def _lock(place: Place, prefix: str, deadline: Deadline) -> Held:
-    held = acquire(
-        layout.lock_name(prefix),
-        Mode.EXCLUSIVE,
-        deadline,
-        dir_fd=place.dir_fd,
-        create=True,
-        enforce_mode=True,
-    )
-    assert held is not None  # created where absent
-    return held
 
 
 def find_page(root: Root, authority: Authority, pace: Pace, *, keep: bool = False) -> Verdict:

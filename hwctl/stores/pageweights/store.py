@@ -1,8 +1,8 @@
 """A page-weights cache as a Store: the six steps, each a few lines over the modules that know how.
 
-Owns wiring, and the order of locks: a page's lock is taken by itself or, during an eviction, only tried
-under the eviction lock. What lies there is ``survey``, whether it is sound ``verification``, whether it is
-garbage ``staleness``; removal, quarantine and eviction are modules of their own, and so is publishing.
+Owns wiring. What lies there is ``survey``, whether it is sound ``verification``, whether it is garbage
+``staleness``, which locks there are ``locking``; removal, quarantine and eviction are modules of their own,
+and so is publishing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from hwctl.errors import NotFound, Refused, from_os_error
 from hwctl.fs.lock_table import LockTable
-from hwctl.fs.locks import Deadline, Mode, acquire
+from hwctl.fs.locks import Deadline, Held, Mode
 from hwctl.fs.openfiles import OpenFiles
 from hwctl.fs.pagecache import Ways
 from hwctl.fs.paths import read_document
@@ -31,9 +31,17 @@ from hwctl.stores.base import (
     State,
 )
 from hwctl.stores.pageweights import aside, layout, roots, staleness, verification
-from hwctl.stores.pageweights.eviction import eviction_lock, one_pass
+from hwctl.stores.pageweights.eviction import one_pass
 from hwctl.stores.pageweights.layout import Kind, parse_name, quarantined_prefix
 from hwctl.stores.pageweights.locating import recognise
+from hwctl.stores.pageweights.locking import (
+    lock_eviction,
+    lock_page,
+    lock_to_unlist,
+    share_page,
+    try_page,
+)
+from hwctl.stores.pageweights.place import Place
 from hwctl.stores.pageweights.records import DOCUMENT_LIMIT
 from hwctl.stores.pageweights.removal import remove_entry
 from hwctl.stores.pageweights.survey import Survey
@@ -125,24 +133,32 @@ class PageStore:
             return verification.check(root, artifact, level, options, self._ways)
 
     def lease(self, artifact: Artifact, mode: Mode, deadline: Deadline, *, create: bool = False) -> Lease:
-        """The page's one lock. While an eviction runs it is tried, never waited for, whatever ``deadline``.
+        """The page's lock, and before it the eviction lock where a listed file is to go.
 
-        Strangers and the safetensors library's temporaries have none.
+        While an eviction runs the page's lock is tried, never waited for, whatever ``deadline`` says.
+        Strangers and the safetensors library's temporaries have no lock.
         """
-        prefix = quarantined_prefix(artifact.path.name) or parse_name(artifact.path.name).prefix
+        name = parse_name(artifact.path.name)
+        prefix = quarantined_prefix(artifact.path.name) or name.prefix
         if prefix is None:
             return Lease()
-        making = create or mode is Mode.EXCLUSIVE
         with roots.opened(self._root) as root:
-            held = acquire(
-                layout.lock_name(prefix),
-                mode,
-                Deadline.now() if self._sweeping else deadline,
-                dir_fd=root.fd,
-                create=making,
-                enforce_mode=making,
-            )
-        return Lease() if held is None else Lease((held,))
+            if mode is Mode.SHARED:
+                held = self._shared(root.place, prefix, deadline, create=create)
+                return Lease() if held is None else Lease((held,))
+            if self._sweeping:
+                return Lease((try_page(root.place, prefix),))
+            if name.kind in (Kind.LOCATOR, Kind.RECEIPT, Kind.ARTIFACT):
+                return lock_to_unlist(root.place, prefix, deadline)
+            return Lease((lock_page(root.place, prefix, deadline),))
+
+    @staticmethod
+    def _shared(place: Place, prefix: str, deadline: Deadline, *, create: bool) -> Held | None:
+        held = share_page(place, prefix, deadline)
+        if held is not None or not create:
+            return held
+        lock_page(place, prefix, deadline).release()
+        return share_page(place, prefix, deadline)
 
     def stale(self, artifact: Artifact, policy: StalePolicy) -> Staleness:
         with roots.opened(self._root) as root:
@@ -193,7 +209,7 @@ class PageStore:
     @contextmanager
     def sweep(self, deadline: Deadline) -> Iterator[None]:
         """The eviction lock. One process evicts at a time, and no page's lock is waited for meanwhile."""
-        with roots.writable(self._root) as root, eviction_lock(root.place, deadline):
+        with roots.writable(self._root) as root, lock_eviction(root.place, deadline):
             self._sweeping = True
             try:
                 yield

@@ -11,7 +11,6 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 
 from hwctl.errors import Finding, NotFound, from_os_error
-from hwctl.fs.locks import Mode, acquire
 from hwctl.fs.pace import Pacer, Watch
 from hwctl.fs.pagecache import Ways
 from hwctl.fs.paths import opened_dir
@@ -21,6 +20,7 @@ from hwctl.stores.pageweights.authority import Authority, Source
 from hwctl.stores.pageweights.checks import Verdict, check_page
 from hwctl.stores.pageweights.documents import Expected
 from hwctl.stores.pageweights.hashing import BLOCK
+from hwctl.stores.pageweights.locking import share_page
 from hwctl.stores.pageweights.place import Place
 from hwctl.stores.pageweights.reading import Pace
 from hwctl.stores.pageweights.roots import Root
@@ -58,7 +58,7 @@ def _lease(root: Root, prefix: str, options: CheckOptions, stack: ExitStack) -> 
     """Take the page's lock if it can be had without writing; else the warning that it was not."""
     if options.rate is not None:
         return _UNLEASED_RATE
-    held = acquire(layout.lock_name(prefix), Mode.SHARED, options.wait, dir_fd=root.fd)
+    held = share_page(root.place, prefix, options.wait)
     if held is None:
         return _UNLEASED
     stack.enter_context(held)
