@@ -225,7 +225,9 @@ def _settle_policy(fd: int, root: Path, wanted: Wanted) -> Capacity:
         _write(fd, POLICY, capacity.document())
         return capacity
     if wanted.capacity is not None and wanted.capacity != recorded:
-        raise _mismatch(root / POLICY, "the limits", wanted.capacity.document(), recorded.document())
+        wish, found = wanted.capacity.document(), recorded.document()
+        name = next(name for name in wish if wish[name] != found[name])
+        raise _mismatch(root / POLICY, name, wish[name], found[name])
     return recorded
 
 
@@ -259,7 +261,7 @@ def _damaged(path: Path, findings: tuple[Finding, ...]) -> HwctlError:
 
 def _mismatch(path: Path, name: str, wish: object, recorded: object) -> HwctlError:
     error = Refused(
-        f"{path} records {name} as {recorded!r}, asked for was {wish!r}",
+        f"the store has {name} {recorded} ({path}) and not {wish}; it is set once, at creation",
         path=path,
         details={"field": name, "expected": wish, "actual": recorded},
     )

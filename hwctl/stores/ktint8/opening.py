@@ -52,7 +52,7 @@ def open_tree(path: Path, opening: Opening) -> ConsumableTree:
         raise Usage("the root must be named by its absolute path", path=path)
     root = named(path.name)
     if root is None or root.kind is not Kind.EPHEMERAL:
-        raise Refused(f"{path.name} is no name of a ready root", path=path)
+        raise NotFound(f"{path} is no kt-int8 tree: a ready root is named kt-int8-RUN", path=path)
     base_fd = root_fd = -1
     lock: Held | None = None
     try:
