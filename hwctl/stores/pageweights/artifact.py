@@ -37,7 +37,7 @@ def look_at_artifact(
     ``level`` SIZE reads the header only; FULL reads everything, unless the size alone shows that the bytes
     are others. Raises IoFailed for what cannot be read.
     """
-    name = layout.artifact_name(locator.authority.prefix, locator.key)
+    name = layout.artifact_name(locator.prefix, locator.key)
     try:
         fd, before = open_regular(name, dir_fd=place.dir_fd)
     except OSError as exc:

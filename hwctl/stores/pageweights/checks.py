@@ -69,7 +69,7 @@ def check_page(
 
 def check_pair(place: Place, locator: Locator, level: Level, pace: Pace, *, keep: bool = False) -> Verdict:
     """Judge the receipt and the artifact that a locator names (steps 3 to 14)."""
-    prefix = locator.authority.prefix
+    prefix = locator.prefix
     receipt_name = layout.receipt_name(prefix, locator.key)
     artifact_name = layout.artifact_name(prefix, locator.key)
     looked = look_at_document(place, receipt_name)

@@ -23,6 +23,7 @@ Expected = Authority | Source | None
 class Locator:
     """Which key is current for an authority, and the digest of its receipt's bytes."""
 
+    prefix: str
     authority: Authority
     key: str
     receipt_sha256: str
@@ -87,7 +88,7 @@ def judge_locator(raw: bytes, prefix: str, expected: Expected) -> Locator | tupl
     findings += _judge_digests(record, ("cacheKey", "receiptSha256"), name)
     if findings or authority is None:
         return tuple(findings)
-    return Locator(authority, str(record["cacheKey"]), str(record["receiptSha256"]))
+    return Locator(prefix, authority, str(record["cacheKey"]), str(record["receiptSha256"]))
 
 
 def _locator_authority(
@@ -142,7 +143,7 @@ def evictable_key(raw: bytes, prefix: str) -> str | tuple[Finding, ...]:
 
 def judge_receipt(raw: bytes, locator: Locator) -> tuple[Receipt | None, tuple[Finding, ...]]:
     """Steps 4 to 7, from the receipt's bytes. A receipt comes back whenever it can judge the artifact."""
-    prefix = locator.authority.prefix
+    prefix = locator.prefix
     name = layout.receipt_name(prefix, locator.key)
     findings: list[Finding] = []
     sha256 = hashlib.sha256(raw).hexdigest()
@@ -169,7 +170,7 @@ def judge_receipt(raw: bytes, locator: Locator) -> tuple[Receipt | None, tuple[F
 
 
 def _judge_receipt_fields(record: Record, locator: Locator, name: str) -> Iterator[Finding]:
-    prefix = locator.authority.prefix
+    prefix = locator.prefix
     if record.get("authority") != locator.authority.record:
         yield Finding("receipt-authority", "its authority differs from the locator's", name)
     for field, wanted in (("authorityPrefix", prefix), ("cacheKey", locator.key)):

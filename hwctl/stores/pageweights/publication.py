@@ -141,10 +141,10 @@ def _found(root: Root, page: Verdict, plan: ArtifactPlan, *, joined: bool) -> Pu
         there = page.receipt.artifact_sha256
         raise Refused(
             f"another page is published under this authority: {there} is there, {offered} was offered",
-            path=root.path / layout.locator_name(page.locator.authority.prefix),
+            path=root.path / layout.locator_name(page.locator.prefix),
             details={"there": there, "offered": offered},
         )
-    touch(root, page.locator.authority.prefix)
+    touch(root, page.locator.prefix)
     outcome = Outcome.JOINED if joined else Outcome.ALREADY
     return Publication(outcome, page.locator, offered, page.receipt.artifact_bytes)
 
@@ -211,7 +211,7 @@ def _commit(place: Place, authority: Authority, plan: ArtifactPlan, sha256: str,
         # Whatever has its name by now goes again, the locator first; an adopted pair was there before us.
         remove_names(fd, (layout.locator_name(prefix), *(names if adopted is None else ())))
         raise
-    return Locator(authority, key, receipt_sha256)
+    return Locator(prefix, authority, key, receipt_sha256)
 
 
 def _adoptable(place: Place, authority: Authority, key: str) -> str | None:
@@ -227,7 +227,7 @@ def _adoptable(place: Place, authority: Authority, key: str) -> str | None:
     looked = look_at_document(place, names[0])
     if looked.data is None:
         return None
-    locator = Locator(authority, key, hashlib.sha256(looked.data).hexdigest())
+    locator = Locator(prefix, authority, key, hashlib.sha256(looked.data).hexdigest())
     return locator.receipt_sha256 if check_pair(place, locator, Level.FULL, Pace()).hit else None
 
 

@@ -218,7 +218,7 @@ def _detail(locator: Locator) -> dict[str, object]:
     """A page's own facts, as inspect shows them."""
     authority = locator.authority
     return {
-        "prefix": authority.prefix,
+        "prefix": locator.prefix,
         "cache_key": locator.key,
         "page_id": authority.page_id,
         "dtype": authority.dtype,
