@@ -1,0 +1,446 @@
+"""Checks and lookup: every finding at once, faults kept apart from damage, and nothing written unasked."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import socket
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hwctl.errors import Busy, HwctlError, IoFailed, NoRoom, Unsupported
+from hwctl.fs import digest
+from hwctl.fs.locks import Deadline, Mode
+from hwctl.stores.base import CheckOptions, Level, Report, State
+from hwctl.stores.hostweights import canonical, deny, leases, lookup
+from hwctl.stores.hostweights.identity import Identity
+from hwctl.stores.hostweights.opening import StoreRoot, look_at_root
+from hwctl.stores.hostweights.store import HostWeightStore, open_store
+from hwctl.stores.hostweights.verdict import Lookup, Outcome
+
+
+def check(root: StoreRoot, level: Level = Level.FULL, **options: Any) -> Report:
+    store = open_store(root.path)
+    (artifact,) = [entry for entry in store.scan() if entry.path.parent.name == "artifacts"]
+    return store.check(artifact, level, CheckOptions(**options))
+
+
+def codes(report: Report) -> list[str]:
+    return [finding.code for finding in report.findings]
+
+
+def seek(root: StoreRoot, identity: Identity, **options: Any) -> Lookup:
+    found = lookup.lookup(root, identity, Level.FULL, Deadline.now(), **options)
+    if found.lease is not None:
+        found.lease.release()
+    return found
+
+
+def tree(root: Path) -> dict[str, tuple[int, int, int]]:
+    found = {}
+    for path in [root, *root.rglob("*")]:
+        st = path.lstat()
+        found[str(path.relative_to(root))] = (st.st_mode, st.st_size, st.st_mtime_ns)
+    return found
+
+
+class Opened:
+    """A directory that may be changed for the length of a with-block."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __enter__(self) -> Path:
+        self.mode = stat.S_IMODE(self.path.stat().st_mode)
+        self.path.chmod(0o700)
+        return self.path
+
+    def __exit__(self, *_exc: object) -> None:
+        self.path.chmod(self.mode)
+
+
+def replace(path: Path, data: bytes) -> None:
+    with Opened(path.parent):
+        path.unlink()
+        path.write_bytes(data)
+        path.chmod(0o444)
+
+
+def test_a_sound_artifact_has_no_findings_and_is_left_as_it_was(root: StoreRoot, artifact: Path) -> None:
+    before = tree(root.path)
+    for level in Level:
+        report = check(root, level, jobs=2)
+        assert report.findings == () and report.warnings == ()
+    assert report.checked_bytes == sum(path.stat().st_size for path in artifact.glob("*.safetensors"))
+    assert tree(root.path) == before
+
+
+def test_every_finding_is_told_in_the_order_of_the_checks(root: StoreRoot, artifact: Path) -> None:
+    ready = json.loads((artifact / "READY.json").read_bytes())
+    ready["manifest_sha256"] = "0" * 64
+    ready["publication_id"] = "п"
+    replace(artifact / "READY.json", canonical.encode(ready))
+    with Opened(artifact):
+        (artifact / "notes.txt").write_bytes(b"x")
+        (artifact / "one.safetensors").unlink()
+    payload = artifact / "two.safetensors"
+    data = payload.read_bytes()
+    replace(payload, data[:-1] + b"\xff")
+    payload.chmod(0o644)
+    (root.path / "deny" / f"{artifact.name}.json").write_bytes(b"{}")
+    artifact.chmod(0o1755)
+    assert codes(check(root)) == [
+        "denied",
+        "invalidated",
+        "writable",
+        "missing-file",
+        "undeclared-file",
+        "manifest-digest",
+        "writable",
+        "digest-mismatch",
+        "not-ascii",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("data", "code"),
+    [
+        (b"", "file-empty"),
+        (
+            b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 5\n",
+            "lfs-pointer",
+        ),
+        (b"<!DOCTYPE html><html>", "html-page"),
+        (b"PK\x03\x04" + b"\0" * 40, "zip-file"),
+        (b"\0" * 4096, "all-zeros"),
+    ],
+)
+def test_a_payload_that_is_something_else_is_called_that(
+    root: StoreRoot, artifact: Path, data: bytes, code: str
+) -> None:
+    """VER-01."""
+    replace(artifact / "two.safetensors", data)
+    assert codes(check(root)) == ["size-mismatch", code]
+
+
+@pytest.mark.parametrize("name", ["READY.json", "manifest.json", "two.safetensors"])
+@pytest.mark.parametrize("odd", ["fifo", "socket", "directory", "link", "device"])
+def test_odd_files_are_findings_at_once(root: StoreRoot, artifact: Path, name: str, odd: str) -> None:
+    """vLLM-Omni hangs on a fifo with the lock held, and never heals from a socket."""
+    path = artifact / name
+    with Opened(artifact):
+        path.unlink()
+        match odd:
+            case "fifo":
+                os.mkfifo(path, 0o444)
+            case "socket":
+                with Opened(artifact):
+                    here = os.open(artifact, os.O_RDONLY)
+                    listener = socket.socket(socket.AF_UNIX)
+                    listener.bind(f"/proc/self/fd/{here}/{name}")
+                    listener.close()
+                    os.close(here)
+            case "directory":
+                path.mkdir(0o555)
+            case "link":
+                path.symlink_to("/etc/hostname")
+            case "device":
+                try:
+                    os.mknod(path, stat.S_IFCHR | 0o444, os.makedev(1, 5))
+                except PermissionError:
+                    pytest.skip("only root can make a device")
+    found = codes(check(root))
+    assert found[0] == ("symbolic-link" if odd == "link" else "not-regular")
+    (row,) = open_store(root.path).scan()
+    assert row.state is State.READY if name == "two.safetensors" else row.state is State.DAMAGED
+
+
+def test_a_second_link_is_a_finding(root: StoreRoot, artifact: Path, tmp_path: Path) -> None:
+    os.link(artifact / "two.safetensors", tmp_path / "second")
+    assert codes(check(root, Level.SIZE)) == ["hard-linked"]
+    assert codes(check(root, Level.MARKER)) == []
+
+
+def test_a_flood_of_strange_names_makes_a_short_answer(root: StoreRoot, artifact: Path) -> None:
+    """200,000 stray files make a 3 MB message and marker in vLLM-Omni."""
+    with Opened(artifact):
+        for number in range(2000):
+            (artifact / f"{number:0200d}").touch()
+    report = check(root)
+    assert len(report.findings) < 100
+    found = seek(root, identity_at(artifact), deny_invalid=True)
+    assert found.outcome is Outcome.INVALID
+    assert (root.path / "deny" / f"{artifact.name}.json").stat().st_size < 2000
+
+
+def identity_at(artifact: Path) -> Identity:
+    from publishing import identity_of
+
+    return identity_of(json.loads((artifact / "manifest.json").read_bytes())["identity"])
+
+
+def test_a_content_digest_that_does_not_follow_is_found(root: StoreRoot, artifact: Path) -> None:
+    """Not looked at upstream: an edited entry, resealed, is a hit there at both levels."""
+    manifest = json.loads((artifact / "manifest.json").read_bytes())
+    manifest["tensors"][0]["role"] = "other"
+    reseal(artifact, manifest)
+    assert codes(check(root, Level.SIZE)) == []
+    assert codes(check(root, Level.FULL)) == ["content-digest"]
+
+
+def reseal(artifact: Path, manifest: dict[str, Any]) -> None:
+    import hashlib
+
+    data = canonical.encode(manifest)
+    replace(artifact / "manifest.json", data)
+    ready = json.loads((artifact / "READY.json").read_bytes())
+    ready["manifest_sha256"] = hashlib.sha256(data).hexdigest()
+    ready["artifact_content_sha256"] = manifest["artifact_content_sha256"]
+    replace(artifact / "READY.json", canonical.encode(ready))
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EACCES, errno.EMFILE])
+@pytest.mark.parametrize("call", ["open", "preadv", "listdir"])
+def test_a_fault_is_no_damage_and_denies_nobody(
+    root: StoreRoot, artifact: Path, monkeypatch: pytest.MonkeyPatch, number: int, call: str
+) -> None:
+    """VER-10: a passing fault must not lead to a rebuild of 40 minutes."""
+    identity = identity_at(artifact)
+    real: Callable[..., Any] = getattr(os, call)
+
+    def failing(what: Any, *args: Any, **options: Any) -> Any:
+        hit = {
+            "open": what == "two.safetensors",
+            "preadv": True,
+            "listdir": isinstance(what, int),
+        }[call]
+        if hit:
+            raise OSError(number, os.strerror(number))
+        return real(what, *args, **options)
+
+    before = tree(root.path)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, call, failing)
+        found = seek(root, identity, deny_invalid=True)
+        with pytest.raises(IoFailed):
+            check(root)
+    assert found.outcome is Outcome.FAILED and found.failure is not None
+    assert (str(found.failure.stage), str(found.failure.code)) == ("domain", "domain_unavailable")
+    assert found.failure.retryable
+    after = tree(root.path)
+    assert {name: facts[:2] for name, facts in before.items()} == {
+        name: facts[:2] for name, facts in after.items()
+    }
+    assert seek(root, identity).outcome is Outcome.HIT
+
+
+def test_damage_is_told_even_where_another_file_cannot_be_read(
+    root: StoreRoot, artifact: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = artifact / "one.safetensors"
+    replace(path, path.read_bytes()[:-1] + b"\xff")
+    real = os.open
+
+    def failing(what: Any, *args: Any, **options: Any) -> int:
+        if what == "two.safetensors":
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return real(what, *args, **options)
+
+    monkeypatch.setattr(os, "open", failing)
+    report = check(root)
+    assert codes(report) == ["digest-mismatch"]
+    assert any("two.safetensors" in warning for warning in report.warnings)
+
+
+def test_a_deadline_ends_a_check(root: StoreRoot, artifact: Path) -> None:
+    with pytest.raises(digest.TimedOut):
+        check(root, Level.FULL, deadline=Deadline.now())
+    assert check(root, Level.SIZE, deadline=Deadline.now()).valid
+
+
+def test_a_check_without_a_lock_file_says_unleased(root: StoreRoot, artifact: Path) -> None:
+    lock = leases.lock_path(root, artifact.name)
+    lock.unlink()
+    report = check(root)
+    assert report.valid and [warning.split(":")[0] for warning in report.warnings] == ["unleased"]
+    assert not lock.exists()
+
+
+def test_an_exclusive_lock_makes_a_check_wait_and_then_busy(root: StoreRoot, artifact: Path) -> None:
+    with open(leases.lock_path(root, artifact.name)) as lock:
+        pid = os.fork()
+        if pid == 0:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            os.write(1, b"")
+            os.kill(os.getpid(), 19)  # stopped until it is killed
+        os.waitpid(pid, os.WUNTRACED)
+        try:
+            with pytest.raises(Busy):
+                check(root)
+        finally:
+            os.kill(pid, 9)
+            os.waitpid(pid, 0)
+
+
+def test_the_own_exclusive_lease_is_in_nobodys_way(root: StoreRoot, artifact: Path) -> None:
+    store = HostWeightStore(root)
+    (row,) = store.scan()
+    with store.lease(row, Mode.EXCLUSIVE, Deadline.now()):
+        assert store.check(row, Level.FULL, CheckOptions()).valid
+
+
+def test_what_is_expected_is_held_against_it(root: StoreRoot, artifact: Path) -> None:
+    import make_hostweights
+    from publishing import identity_of
+
+    assert codes(check(root, expected=identity_at(artifact))) == []
+    report = check(root, expected=identity_of(make_hostweights.identity(2)))
+    assert codes(report) == ["wrong-identity"] and "source.model_id" in report.findings[0].message
+    with pytest.raises(Unsupported):
+        check(root, expected="text")
+
+
+def test_a_damaged_store_has_no_valid_artifact(root: StoreRoot, artifact: Path) -> None:
+    path = root.path / "domain.json"
+    path.chmod(0o600)
+    path.write_bytes(b"{")
+    report = check(root)
+    assert codes(report) == ["not-json"] and report.findings[0].file == str(path)
+
+
+@pytest.mark.needs_root
+def test_owners_are_judged_against_the_roots(root: StoreRoot, artifact: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can give files away")
+    os.chown(artifact / "two.safetensors", 12345, -1)
+    assert codes(check(root, Level.SIZE)) == ["foreign-owner"]
+    for path in [root.path, *root.path.rglob("*")]:
+        os.chown(path, 12345, -1, follow_symlinks=False)
+    assert check(root).valid
+
+
+def test_without_trust_write_bits_do_not_matter(root: StoreRoot, artifact: Path) -> None:
+    artifact.chmod(0o755)
+    identity = identity_at(artifact)
+    assert seek(look_at_root(root.path, trusted=False), identity).outcome is Outcome.HIT
+    assert seek(look_at_root(root.path), identity).outcome is Outcome.INVALID
+
+
+# Lookup
+
+
+def test_a_miss_leaves_no_lock_file(root: StoreRoot, identity: Identity) -> None:
+    """They must never be removed, so names that are merely asked for must not make any."""
+    assert seek(root, identity).outcome is Outcome.MISS
+    assert not leases.lock_path(root, identity.key).exists()
+
+
+def test_a_hit_counts_as_use_and_an_unasked_marker_is_not_written(
+    root: StoreRoot, artifact: Path, identity: Identity
+) -> None:
+    lock = leases.lock_path(root, artifact.name)
+    os.utime(lock, ns=(0, 0))
+    assert check(root).valid and lock.stat().st_mtime_ns == 0
+    assert seek(root, identity).outcome is Outcome.HIT
+    assert lock.stat().st_mtime_ns > 10**18
+    (artifact / "two.safetensors").chmod(0o600)
+    assert seek(root, identity).outcome is Outcome.INVALID
+    assert os.listdir(root.path / "deny") == []
+
+
+def test_a_lease_keeps_the_exclusive_lock_out_until_it_is_let_go(
+    root: StoreRoot, artifact: Path, identity: Identity
+) -> None:
+    found = lookup.lookup(root, identity, Level.SIZE, Deadline.now())
+    assert found.lease is not None
+    with pytest.raises(Busy):
+        leases.exclusive(root, identity.key, Deadline.now())
+    pid = os.fork()
+    if pid == 0:  # a child that ends drops nothing (LEA-01)
+        found.lease.release()
+        os._exit(0)
+    os.waitpid(pid, 0)
+    with pytest.raises(Busy):
+        leases.exclusive(root, identity.key, Deadline.now())
+    found.lease.release()
+    leases.exclusive(root, identity.key, Deadline.now()).release()
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS])
+def test_where_no_marker_can_be_written_the_artifact_is_contained(
+    root: StoreRoot, artifact: Path, identity: Identity, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def full(*_args: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    (artifact / "two.safetensors").chmod(0o600)
+    monkeypatch.setattr(deny, "write_marker", full)
+    found = seek(root, identity, deny_invalid=True)
+    assert found.outcome is Outcome.FAILED and found.failure is not None
+    assert found.failure.details["containment"] == {
+        "invalidation_marker": "durable",
+        "quarantine": "completed",
+    }
+    expected = ("capacity", "enospc") if number == errno.ENOSPC else ("domain", "domain_unavailable")
+    assert (str(found.failure.stage), str(found.failure.code)) == expected
+    assert not artifact.exists() and len(os.listdir(root.path / "quarantine")) == 1
+
+
+def test_under_another_lease_containment_marks_and_defers(
+    root: StoreRoot, artifact: Path, identity: Identity, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = leases.shared(root, identity.key, Deadline.now(), create=False)
+    assert reader is not None
+
+    def full(*_args: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    (artifact / "two.safetensors").chmod(0o600)
+    monkeypatch.setattr(deny, "write_marker", full)
+    with reader, pytest.raises(NoRoom) as failed:
+        lookup.attempt(root, identity, Level.FULL, Deadline.now(), deny_invalid=True)
+    assert failed.value.details["containment"] == {
+        "invalidation_marker": "durable",
+        "quarantine": "deferred_for_active_lease",
+    }
+    assert stat.S_IMODE(artifact.stat().st_mode) == 0o1555
+    monkeypatch.undo()
+    assert seek(root, identity).outcome is Outcome.INVALID
+
+
+def test_a_marker_that_cannot_be_filled_denies_all_the_same(
+    root: StoreRoot, artifact: Path, identity: Identity, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_args: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(deny, "write_all", full)
+        deny.write_marker(root, identity.key, "validation", "manifest_corrupt", "m")
+    assert (root.path / "deny" / f"{identity.key}.json").read_bytes() == b""
+    found = seek(root, identity)
+    assert found.outcome is Outcome.INVALID and found.failure is not None
+    assert str(found.failure.code) == "artifact_denied"
+
+
+def test_a_lock_file_that_is_a_link_is_an_unavailable_domain(
+    root: StoreRoot, artifact: Path, identity: Identity
+) -> None:
+    lock = leases.lock_path(root, identity.key)
+    lock.unlink()
+    lock.symlink_to("domain-init.lock")
+    found = seek(root, identity)
+    assert found.outcome is Outcome.FAILED and found.failure is not None
+    assert str(found.failure.code) == "domain_unavailable" and found.failure.retryable
+
+
+def test_errors_carry_their_words(root: StoreRoot, artifact: Path, identity: Identity) -> None:
+    with leases.exclusive(root, identity.key, Deadline.now()), pytest.raises(HwctlError) as busy:
+        lookup.attempt(root, identity, Level.SIZE, Deadline.now())
+    assert busy.value.details["code"] == "active_build_timeout" and busy.value.retryable
