@@ -74,7 +74,8 @@ class _Registry:
             return  # only the main thread may; a handler without trees does no more than pass signals on
         while self._previous:
             signum, handler = self._previous.popitem()
-            signal.signal(signum, handler)
+            if signal.getsignal(signum) == self._handle:  # whoever came after us keeps his own
+                signal.signal(signum, handler)
 
     def _handle(self, signum: int, _frame: FrameType | None) -> None:
         if os.getpid() == self._pid:
