@@ -1,0 +1,149 @@
+"""The likeliest mistakes: each gets one line that says what is wrong, and where it can, what to do."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import make_hostweights
+import make_ktint8
+import pytest
+from run_hwctl import NOBODY, hwctl_
+
+TINY = Path(__file__).parents[1] / "data" / "tiny-llama"
+LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"4d" * 32 + b"\nsize 12345\n"
+SHARD = "model-00002-of-00002.safetensors"
+
+
+class Scene:
+    """A folder with what people have lying about. Words that begin with ``@`` name something in it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.store = make_hostweights.make_store(folder / "store")
+        self.artifact = make_hostweights.make_artifact(self.store, 0)
+        (folder / "empty").mkdir()
+        (folder / "file").write_text("just text\n")
+        (folder / "page.html").write_text("<!DOCTYPE html><html>log in</html>")
+        (folder / "bad.json").write_text("{")
+        (folder / "half.json").write_text("{}")
+        self.tree = make_ktint8.make_ready(folder, "some-run")
+        self.checkpoint("whole", lambda path: None)
+        self.checkpoint("missing", Path.unlink)
+        self.checkpoint("pointer", lambda path: path.write_bytes(LFS) and None)
+        self.checkpoint("cut", lambda path: os.truncate(path, path.stat().st_size - 1))
+        self.checkpoint("login", lambda path: path.write_text("<html>log in</html>") and None)
+        self.checkpoint("dangling", lambda path: (path.unlink(), path.symlink_to("../blobs/gone"))[1])
+
+    def checkpoint(self, name: str, spoil: Callable[[Path], None]) -> None:
+        shutil.copytree(TINY, self.folder / name)
+        spoil(self.folder / name / SHARD)
+
+    def word(self, word: str) -> str:
+        if word == "@artifact":
+            return str(self.artifact)
+        return str(self.folder / word[1:]) if word.startswith("@") else word
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    return Scene(tmp_path)
+
+
+PUBLISH = ("publish", "hostweights", "--store", "@store", "--from")
+KTINT8 = ("publish", "ktint8", "--base", "@empty", "--run-id")
+MISTAKES: list[tuple[str, tuple[str, ...], int, str]] = [
+    ("a misspelt verb", ("verfy", "@store"), 2, "Did you mean 'verify'?"),
+    ("a misspelt option", ("verify", "@store", "--lvel", "full"), 2, "No such option: --lvel"),
+    ("no path", ("verify",), 2, "missing PATH"),
+    ("an empty path", ("verify", ""), 2, "an empty path"),
+    ("a path that is not there", ("verify", "@gone"), 10, "does not exist"),
+    ("a folder that is no store", ("verify", "@empty"), 10, "no store or artifact of a known family"),
+    ("a file that is no store", ("verify", "@file"), 10, "no store or artifact of a known family"),
+    ("the wrong family", ("verify", "@store", "--family", "ktint8"), 10, "no ktint8 store"),
+    ("an unknown level", ("verify", "@store", "--level", "deep"), 2, "'deep' is not one of 'marker'"),
+    ("minutes or months", ("verify", "@store", "--timeout", "5m"), 2, "write 5min"),
+    ("no time at all", ("verify", "@store", "--timeout", "0s"), 2, "--timeout"),
+    ("a bare gigabyte", ("verify", "@store", "--rate", "5G"), 2, "write 5GiB (2^30) or 5GB (10^9)"),
+    ("zero jobs", ("verify", "@store", "--jobs", "0"), 2, "at least 1"),
+    ("a list that is not there", ("verify", "--paths-from", "@gone"), 2, "cannot read the list"),
+    ("an identity that is no JSON", ("verify", "@store", "--identity", "@bad.json"), 2, "bad.json"),
+    ("half an identity", ("verify", "@store", "--identity", "@half.json"), 2, "lacks the field"),
+    ("a model for a host store", ("verify", "@store", "--expect", "layers=3"), 2, "kt-int8 tree"),
+    ("quiet and verbose", ("verify", "@store", "-q", "-v"), 2, "contradict"),
+    ("an unknown order", ("inspect", "@store", "--sort", "name"), 2, "'name' is not one of"),
+    ("a page as weights", ("inspect", "@page.html"), 0, "HTML page"),
+    ("no source", ("publish", "hostweights", "--store", "@store"), 2, "--from"),
+    ("a source that is not there", (*PUBLISH, "@gone"), 10, "no such file or folder"),
+    ("a source without weights", (*PUBLISH, "@empty"), 65, "no .safetensors file"),
+    ("a missing shard", (*PUBLISH, "@missing"), 65, f"1 of 2 shards missing: {SHARD}"),
+    ("an LFS pointer", (*PUBLISH, "@pointer"), 65, "fetch it with git lfs pull"),
+    ("a cut download", (*PUBLISH, "@cut"), 65, "need"),
+    ("a login page", (*PUBLISH, "@login"), 65, "HTML page"),
+    ("a dangling link", (*PUBLISH, "@dangling"), 65, "blobs/gone"),
+    (
+        "a store in the source",
+        ("publish", "hostweights", "--store", "@whole", "--from", "@whole"),
+        12,
+        "inside",
+    ),
+    ("a store on proc", ("publish", "hostweights", "--store", "/proc/x", "--from", "@whole"), 12, "proc"),
+    (
+        "a file as store",
+        ("publish", "hostweights", "--store", "@file", "--from", "@whole"),
+        15,
+        "Not a directory",
+    ),
+    ("other limits", (*PUBLISH, "@whole", "--max-store-size", "1GiB"), 12, "set once, at creation"),
+    ("a short run id", (*KTINT8, "x", "--from", "@whole"), 2, "6 to 128 letters"),
+    ("a dense model", (*KTINT8, "job-000001", "--from", "@whole"), 13, "model family llama"),
+    ("half an authority", ("publish", "pageweights", "--page", "@file", "--cache", "@c"), 2, "--authority"),
+    ("no limit for evict", ("evict", "@store"), 2, "--max-size"),
+    ("a budget of zero", ("evict", "@store", "--max-size", "0"), 2, "zero is refused"),
+    ("evict without a yes", ("evict", "@artifact"), 12, "--yes"),
+    ("no reason", ("quarantine", "@artifact", "-y"), 2, "--reason"),
+    ("a whole store set aside", ("quarantine", "@store", "--reason", "x", "-y"), 12, "name an entry"),
+    ("an unknown quarantine entry", ("quarantine", "--restore", "@gone", "-y"), 10, "does not exist"),
+    ("no command", ("exec", "@artifact"), 2, "write it after --"),
+    ("a command that is not there", ("exec", "@artifact", "--", "/nonexistent"), 127, "No such file"),
+    ("a command that is none", ("exec", "@artifact", "--", "/etc/hostname"), 126, "cannot run"),
+    ("a whole store held", ("exec", "@store", "--", "true"), 125, "name an artifact"),
+    ("an artifact consumed", ("consume", "@artifact", "--discard", "-y"), 10, "no kt-int8 tree"),
+    ("what to do with a tree", ("consume", "@kt-int8-some-run", "-y"), 2, "--discard"),
+    ("an unknown unit", ("reclaim-stale", "@store", "--older-than", "2x"), 2, "units are s, min, h, d and w"),
+    ("a live artifact reclaimed", ("reclaim-stale", "@artifact", "-y"), 12, "ready"),
+]
+
+
+@pytest.mark.parametrize(("words", "status", "hint"), [m[1:] for m in MISTAKES], ids=[m[0] for m in MISTAKES])
+def test_one_line_says_what_is_wrong(scene: Scene, words: tuple[str, ...], status: int, hint: str) -> None:
+    run = hwctl_(*map(scene.word, words))
+    assert run.status == status, run
+    said = [line for line in (run.out + run.err).splitlines() if hint in line]
+    assert len(said) == 1, run
+    assert "Traceback" not in run.err
+    if status not in (0, 12, 65):
+        assert len(run.err.splitlines()) <= 1, run.err
+
+
+FAILING = [m for m in MISTAKES if m[2] not in (0, 65) and m[1][0] not in ("publish", "exec")]
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "hint"), [m[1:] for m in FAILING[::4]], ids=[m[0] for m in FAILING[::4]]
+)
+def test_the_error_object_says_the_same(scene: Scene, words: tuple[str, ...], status: int, hint: str) -> None:
+    run = hwctl_(words[0], "--json", *map(scene.word, words[1:]))
+    assert (run.status, run.error["exit_status"]) == (status, status)
+    assert hint in run.error["message"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
+def test_somebody_elses_store(scene: Scene) -> None:
+    for path in (scene.folder, *scene.folder.parents[:3]):
+        path.chmod(0o755)
+    run = hwctl_("evict", scene.store, "--all", "-y", uid=NOBODY)
+    assert run.status in (12, 15)
+    assert "uid 0" in run.err or "owner" in run.err or "Permission denied" in run.err
