@@ -17,9 +17,9 @@ from hwctl.core.verify import Verdict
 from hwctl.errors import HwctlError, Status
 from hwctl.stores.base import Content, Level, State
 
-VALID, DAMAGED, UNCHECKED = "valid", "damaged", "unchecked"
+VALID, DAMAGED, ABSENT, UNCHECKED = "valid", "damaged", "absent", "unchecked"
 
-_STYLES = {VALID: Style.GOOD, DAMAGED: Style.BAD, UNCHECKED: Style.ODD}
+_STYLES = {VALID: Style.GOOD, DAMAGED: Style.BAD, ABSENT: Style.BAD, UNCHECKED: Style.ODD}
 _DEPTH = {Level.MARKER: "markers only", Level.SIZE: "sizes only", Level.FULL: "every byte"}
 
 
@@ -41,13 +41,15 @@ class Tally:
         if verdict.artifact.state is State.VANISHED and verdict.error is None:
             answer.note(f"{path} vanished before it could be checked")
             return
-        word = UNCHECKED if report is None else VALID if report.valid else DAMAGED
+        word = _word(verdict)
         self._words[word] += 1
         answer.result(verdict_fields(verdict, self._level), verdict.status)
+        why = ""
         if verdict.error is not None:
-            answer.fail(verdict.error)
-        problem = word != VALID
-        answer.line(Styled(word, _STYLES[word]), f" {path}", problem=problem)
+            # It is the answer for this artifact, and so is told where the others are.
+            answer.errors.append(verdict.error)
+            why = f": {verdict.error.message}"
+        answer.line(Styled(word, _STYLES[word]), f" {path}{why}", problem=word != VALID)
         if report is None:
             return
         self._bytes += report.checked_bytes
@@ -66,6 +68,7 @@ class Tally:
             artifacts=total,
             valid=words[VALID],
             damaged=words[DAMAGED],
+            absent=words[ABSENT],
             unchecked=words[UNCHECKED],
             findings=sum(self._codes.values()),
             checked_bytes=self._bytes,
@@ -80,7 +83,7 @@ class Tally:
         full = self._level is Level.FULL
         if not total:
             return "nothing to check: no artifacts here"
-        counts = [f"{words[word]} {word}" for word in (VALID, DAMAGED, UNCHECKED) if words[word]]
+        counts = [f"{words[word]} {word}" for word in _STYLES if words[word]]
         outcome = "all valid, no errors found" if words[VALID] == total else ", ".join(counts)
         how = "verified" if full else f"checked, {_DEPTH[self._level]},"
         sentence = f"{how} {text.number(total, 'artifact')}: {outcome}"
@@ -102,6 +105,12 @@ class Tally:
                 Gauge("verify_findings", "Findings of the last run by code.", count, {"code": code})
             )
         return gauges
+
+
+def _word(verdict: Verdict) -> str:
+    if verdict.report is not None:
+        return VALID if verdict.report.valid else DAMAGED
+    return ABSENT if verdict.status is Status.NOT_FOUND else UNCHECKED
 
 
 def missing_verdict(path: PurePath, state: State, level: Level, error: HwctlError) -> dict[str, object]:

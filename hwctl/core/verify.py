@@ -14,16 +14,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
+from hwctl.core.absence import explain, of_staging
 from hwctl.errors import Busy, Finding, HwctlError, NotFound, Status, from_os_error
 from hwctl.fs.locks import Deadline
 from hwctl.stores.base import (
     Artifact,
     CheckOptions,
-    Content,
-    Death,
     Level,
     Report,
-    StalePolicy,
     State,
     Store,
 )
@@ -153,7 +151,7 @@ def judge(subject: Subject, level: Level, options: CheckOptions) -> Verdict:
     artifact = subject.artifact
     try:
         if subject.named:
-            artifact = wait_until_ready(subject.store, artifact, options.wait)
+            artifact = wait_until_ready(subject.store, artifact, options.wait, options.expected)
             if artifact.state is State.STAGING:
                 return _unfinished(subject.store, artifact, level)
         report = subject.store.check(artifact, level, options)
@@ -175,7 +173,9 @@ def judge(subject: Subject, level: Level, options: CheckOptions) -> Verdict:
     return Verdict(report.artifact, Status.DAMAGED, report)
 
 
-def wait_until_ready(store: Store, artifact: Artifact, deadline: Deadline) -> Artifact:
+def wait_until_ready(
+    store: Store, artifact: Artifact, deadline: Deadline, expected: object | None = None
+) -> Artifact:
     """The entry as it is once it is there and no longer being built, or when the deadline has passed.
 
     Raises NotFound when it is absent, Busy when it is absent because somebody is building it.
@@ -190,32 +190,13 @@ def wait_until_ready(store: Store, artifact: Artifact, deadline: Deadline) -> Ar
         time.sleep(_POLL_SECONDS if remaining is None else min(_POLL_SECONDS, remaining))
     if now is not None and now.state is State.STAGING:
         return now
-    raise _absence(store, artifact)
-
-
-def _absence(store: Store, artifact: Artifact) -> HwctlError:
-    """Why an entry is not there, as far as the rest of the store tells."""
-    kin = [entry for entry in store.scan() if entry.key == artifact.key and entry.path != artifact.path]
-    details: dict[str, object] = {"related": [str(entry.path) for entry in kin]}
-    building = [entry for entry in kin if entry.state is State.STAGING]
-    if building:
-        return Busy(
-            f"is not ready: it is being built in {building[0].path}", path=artifact.path, details=details
-        )
-    aside = [entry for entry in kin if entry.state is State.QUARANTINED]
-    if aside:
-        words = f"is absent: it was set aside as {aside[0].path}"
-        return NotFound(words, path=artifact.path, details=details)
-    return NotFound("is absent", path=artifact.path)
+    raise explain(store, artifact, expected)
 
 
 def _unfinished(store: Store, artifact: Artifact, level: Level) -> Verdict:
     """A staging entry that was named: busy while its producer lives, incomplete once it is proven dead."""
-    staleness = store.stale(artifact, StalePolicy())
-    evidence = "; ".join(staleness.evidence)
-    if staleness.death is not Death.PROVEN:
-        error = Busy(f"is still being built ({evidence})", path=artifact.path)
+    error = of_staging(store, artifact, artifact)
+    if isinstance(error, Busy):
         return Verdict(artifact, error.status, error=error)
-    finding = Finding("abandoned", f"was never finished, and its producer is dead ({evidence})")
-    report = Report(artifact, level, (finding,), content=Content.NOT_ASKED)
+    report = Report(artifact, level, (Finding("abandoned", error.message),))
     return Verdict(artifact, Status.DAMAGED, report)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import holders
+import make_hostweights
 import make_ktint8
 import make_pageweights
 import pytest
@@ -123,7 +124,7 @@ def test_busy_names_the_holder_and_waiting_ends(hwctl: Run, base: Path) -> None:
         waited = hwctl("verify", tree(base), "--wait", "0.5s")
         assert waited.status == 11
         assert time.monotonic() - before >= 0.5
-        assert str(pid) in waited.err
+        assert str(pid) in waited.out
 
 
 def test_wait_also_waits_for_an_artifact_to_become_ready(hwctl: Run, tmp_path: Path) -> None:
@@ -195,6 +196,39 @@ def test_a_page_whose_files_are_missing_is_damaged(hwctl: Run, pages: Path, tmp_
     file = tmp_path / "authority.json"
     file.write_text(json.dumps(make_pageweights.authority(1)))
     assert hwctl("verify", pages, "--authority", file, "--json").status == 65
+
+
+def test_a_pre_launch_check_says_what_is_wrong(hwctl: Run, weights: Path, tmp_path: Path) -> None:
+    """LEA-05: half there, denied, being built, given up, set aside, of another identity: one line each."""
+
+    def ask(number: int, *words: str, **other: object) -> run_hwctl.Run:
+        document = make_hostweights.identity(number)
+        document["representation"].update(other)  # type: ignore[attr-defined]
+        file = tmp_path / "identity.json"
+        file.write_text(json.dumps(document))
+        return hwctl("verify", weights, "--identity", file, "--level", "marker", *words)
+
+    assert ask(0).status == 0
+    unmarked = make_hostweights.make_artifact(weights, 10)
+    unmarked.chmod(0o755)
+    (unmarked / "READY.json").unlink()
+    unmarked.chmod(0o555)
+    assert (ask(10).status, "READY.json" in ask(10).out) == (65, True)
+    (weights / "deny" / f"{make_hostweights.key_of(1)}.json").touch()
+    assert (ask(1).status, "denied" in ask(1).out) == (65, True)
+    other = ask(2, dtype="torch.float64")
+    assert (other.status, "representation.dtype" in other.out) == (10, True)
+    assert ask(11).status == 10
+    make_hostweights.make_staging(weights, 12)
+    assert (ask(12).status, "never finished" in ask(12).out) == (10, True)
+    with holders.locked(weights / "locks" / f"{make_hostweights.key_of(12)}.build.lock", "exclusive") as pid:
+        building = ask(12)
+        assert (building.status, str(pid) in building.out) == (11, True)
+        assert ask(12, "--json").error["retryable"] is True
+    aside = hwctl("quarantine", weights / "artifacts" / make_hostweights.key_of(0), "--reason", "odd", "-y")
+    assert aside.status == 0
+    assert (ask(0).status, "set aside" in ask(0).out) == (10, True)
+    assert all(run.out.count("\n") <= 3 for run in (ask(0), ask(11), ask(12)))
 
 
 def test_expectations_of_a_tree(hwctl: Run, base: Path, pages: Path) -> None:
