@@ -112,12 +112,16 @@ class ColdPages:
         while self._asked < min(self._size, reading_to + _AHEAD):
             begin = self._asked
             length = min(_WINDOW, self._size - begin)
-            for run in cold_runs(resident(self._fd, begin, length), begin):
+            self._asked += length
+            try:
+                residency = resident(self._fd, begin, length)
+            except OSError:
+                continue  # a file system that maps nothing: what cannot be told is left alone
+            for run in cold_runs(residency, begin):
                 if self._runs and self._runs[-1][1] == run[0]:
                     self._runs[-1] = (self._runs[-1][0], run[1])
                 else:
                     self._runs.append(run)
-            self._asked += length
 
     def drop(self, read_to: int) -> None:
         """Let go of the cold pages before ``read_to``, in stretches worth a system call."""
