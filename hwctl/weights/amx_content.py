@@ -8,6 +8,7 @@ cost: all that is kept per row is the largest magnitude.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hwctl.errors import Finding
@@ -15,6 +16,7 @@ from hwctl.weights.amx import (
     GROUP_COLUMNS,
     PANEL_ROWS,
     ROW_BLOCK,
+    SCALE_BYTES,
     STRIP_ROWS,
     TILE_BYTES,
     TILE_COLUMNS,
@@ -29,7 +31,16 @@ FORBIDDEN = 128
 FULL = 127
 _FIRST_NORMAL = 0x00800000
 _NOT_FINITE = 0x7F800000
-_LANE = PANEL_ROWS * GROUP_COLUMNS
+
+
+@dataclass(frozen=True, slots=True)
+class _Stretch:
+    """Views for one stretch of a file: all its magnitudes, the same by tile for every column block, and
+    the place of its maxima. Making views costs as much as looking at the bytes, so they are made once."""
+
+    magnitudes: torch.Tensor
+    tiles: tuple[torch.Tensor, ...]
+    tops: torch.Tensor
 
 
 class ContentCheck:
@@ -40,71 +51,81 @@ class ContentCheck:
     """
 
     def __init__(self) -> None:
-        import torch
-
-        self._magnitudes = torch.empty(0, dtype=torch.int8)
-        self._tops = torch.empty(0, dtype=torch.uint8)
-        self._columns = self._seen = self._rows = 0
+        self._shape = (0, 0)
+        self._stretches: list[_Stretch] = []
+        self._folds: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._at = 0
 
     def start(self, rows: int, columns: int) -> int:
         """Begin a quant file of [rows, columns] codes; how many bytes ``feed`` wants (the last: the rest)."""
+        if self._shape != (rows, columns):
+            self._prepare(rows, columns)
+        self._at = 0
+        return self._stretches[0].magnitudes.numel()
+
+    def _prepare(self, rows: int, columns: int) -> None:
+        """Buffers and views for files of one shape; files of a tree have two or three."""
         import torch
 
-        self._rows, self._columns, self._seen = rows, columns, 0
-        block = ROW_BLOCK * columns
-        stretch = min(rows // ROW_BLOCK, max(1, STRETCH_BYTES // block)) * block
-        if self._magnitudes.numel() < stretch:
-            self._magnitudes = torch.empty(stretch, dtype=torch.int8)
-        if self._tops.numel() < rows * TILE_COLUMNS:
-            self._tops = torch.empty(rows * TILE_COLUMNS, dtype=torch.uint8)
-        return stretch
+        step = max(1, STRETCH_BYTES // (ROW_BLOCK * columns)) * ROW_BLOCK
+        magnitudes = torch.empty(min(step, rows) * columns, dtype=torch.uint8)
+        tops = torch.empty(rows // STRIP_ROWS, TILE_BYTES, dtype=torch.uint8)
+        self._stretches = []
+        for first in range(0, rows, step):
+            count = min(step, rows - first)
+            mine = magnitudes[: count * columns]
+            by_block = mine.view(count // ROW_BLOCK, ROW_BLOCK * columns)
+            tiles = tuple(
+                by_block[:, begin * ROW_BLOCK : (begin + width) * ROW_BLOCK].view(
+                    count // ROW_BLOCK, ROW_BLOCK // STRIP_ROWS, width // TILE_COLUMNS, TILE_BYTES
+                )
+                for begin, width in column_blocks(columns)
+            )
+            own = tops[first // STRIP_ROWS : (first + count) // STRIP_ROWS]
+            own = own.view(count // ROW_BLOCK, ROW_BLOCK // STRIP_ROWS, TILE_BYTES)
+            self._stretches.append(_Stretch(mine.view(torch.int8), tiles, own))
+        self._prepare_folds(tops.view(rows // PANEL_ROWS, -1, PANEL_ROWS, GROUP_COLUMNS))
+        self._full = torch.full((rows // PANEL_ROWS, PANEL_ROWS), FULL, dtype=torch.uint8)
+        self._shape = (rows, columns)
 
-    def feed(self, stretch: bytearray | memoryview) -> None:
+    def _prepare_folds(self, tops: torch.Tensor) -> None:
+        """Pairs of halves, the first to take the larger of both, until each row [panel, row] has one."""
+        self._folds = []
+        while half := tops.shape[1] // 2:
+            self._folds.append((tops[:, :half], tops[:, half:]))
+            tops = tops[:, :half]
+        by_row = tops[:, 0]
+        self._folds += [(by_row[..., :2], by_row[..., 2:]), (by_row[..., 0], by_row[..., 1])]
+        self._largest = by_row[..., 0]
+
+    def feed(self, data: bytearray | memoryview) -> None:
         """Look at the next bytes of the quant file: whole row blocks, in a buffer that is never written."""
         import torch
 
-        packed = torch.frombuffer(stretch, dtype=torch.int8)
-        magnitudes = self._magnitudes[: packed.numel()]
+        stretch = self._stretches[self._at]
+        if len(data) != stretch.magnitudes.numel():
+            raise ValueError(f"fed {len(data)} bytes where {stretch.magnitudes.numel()} come next")
         # |-128| wraps to -128, which read as unsigned is 128: one maximum finds both rules' answers.
-        torch.abs(packed, out=magnitudes)
-        blocks = packed.numel() // (ROW_BLOCK * self._columns)
-        strips = ROW_BLOCK // STRIP_ROWS
-        tops = self._tops[self._seen : self._seen + blocks * ROW_BLOCK * TILE_COLUMNS]
-        tops = tops.view(blocks, strips, TILE_BYTES)
-        by_block = magnitudes.view(torch.uint8).view(blocks, ROW_BLOCK * self._columns)
-        for begin, columns in column_blocks(self._columns):
-            tiles = by_block[:, begin * ROW_BLOCK : (begin + columns) * ROW_BLOCK]
-            tiles = tiles.view(blocks, strips, columns // TILE_COLUMNS, TILE_BYTES)
-            if begin:
-                torch.maximum(tops, tiles.amax(2), out=tops)
-            else:
-                torch.amax(tiles, 2, out=tops)
-        self._seen += tops.numel()
-
-    def _largest(self) -> torch.Tensor:
-        """The largest magnitude of every row, uint8 [rows], as read from |code| taken for unsigned."""
-        import torch
-
-        tops = self._tops[: self._rows * TILE_COLUMNS].view(self._rows // PANEL_ROWS, -1, _LANE)
-        while half := tops.shape[1] // 2:
-            tops = torch.maximum(tops[:, :half], tops[:, half:])
-        by_row = tops.view(self._rows, GROUP_COLUMNS)
-        pairs = torch.maximum(by_row[:, :2], by_row[:, 2:])
-        return torch.maximum(pairs[:, 0], pairs[:, 1])
+        torch.abs(torch.frombuffer(data, dtype=torch.int8), out=stretch.magnitudes)
+        torch.amax(stretch.tiles[0], 2, out=stretch.tops)
+        for tiles in stretch.tiles[1:]:
+            torch.maximum(stretch.tops, tiles.amax(2), out=stretch.tops)
+        self._at += 1
 
     def finish(self, scales: bytes | bytearray | memoryview) -> tuple[Finding, ...]:
         """The findings of this pair, given the whole scale file; rows are counted from 0."""
         import torch
 
-        tops = self._largest()
+        if self._at != len(self._stretches) or len(scales) != self._shape[0] * SCALE_BYTES:
+            raise ValueError(f"{self._at} stretches and {len(scales)} bytes of scales of {self._shape}")
+        for larger, other in self._folds:
+            torch.maximum(larger, other, out=larger)
         patterns = torch.frombuffer(bytearray(scales), dtype=torch.int32)
-        if patterns.numel() != self._rows:
-            raise ValueError(f"{len(scales)} bytes of scales for {self._rows} rows")
         # As signed integers every negative number, -0.0 included, lies below the first normal one.
         sound = int(patterns.min()) >= _FIRST_NORMAL and int(patterns.max()) < _NOT_FINITE
-        if sound and int(tops.min()) == int(tops.max()) == FULL:
+        if sound and torch.equal(self._largest, self._full):
             return ()
-        return _judged(tops, patterns)
+        return _judged(self._largest.reshape(-1), patterns)
 
 
 def _judged(tops: torch.Tensor, patterns: torch.Tensor) -> tuple[Finding, ...]:

@@ -119,3 +119,12 @@ def test_scales_of_another_count() -> None:
     codes, scales = sound()
     with pytest.raises(ValueError, match="bytes of scales"):
         judge(codes, scales[:-1])
+
+
+def test_stretches_must_be_whole() -> None:
+    check = ContentCheck()
+    stretch = check.start(ROWS, COLUMNS)
+    with pytest.raises(ValueError, match="come next"):
+        check.feed(bytearray(stretch - 64))
+    with pytest.raises(ValueError, match="0 stretches"):
+        check.finish(bytes(4 * ROWS))
