@@ -1,4 +1,7 @@
-"""``hwctl publish pageweights`` as a process: what lands in the cache, what is said, each status."""
+"""``hwctl publish pageweights`` as a process: what lands in the cache, what is said, each status.
+
+Most pages here hold integers, whose finiteness needs no torch: importing it takes longer than all the rest.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from typing import Any
 import make_pageweights
 import pytest
 from holders import locked
-from run_hwctl import NOBODY, Run, hwctl_, start
+from run_hwctl import NOBODY, Run, environment, hwctl_, start
 
 
 @pytest.fixture
@@ -32,20 +35,30 @@ def cache(tmp_path: Path) -> Path:
     return tmp_path / "below" / "cache"
 
 
-def write_page(path: Path, number: int, floats: int = 8, last: float | None = None) -> Path:
+def write_page(
+    path: Path, number: int, floats: int = 8, last: float | None = None, dtype: str = "I32"
+) -> Path:
     raw = make_pageweights.artifact_bytes(number, floats)
     if last is not None:
         raw = raw[:-4] + struct.pack("<f", last)
     length = struct.unpack_from("<Q", raw)[0]
     # Other padding and metadata: the same tensors, other bytes.
-    header = json.loads(raw[8 : 8 + length])
+    header = json.loads(raw[8 : 8 + length].replace(b"F32", dtype.encode()))
     text = json.dumps({"__metadata__": {"by": "hand"}, **header}).encode() + b" " * 64
     path.write_bytes(struct.pack("<Q", len(text)) + text + raw[8 + length :])
     return path
 
 
+def record(number: int, **changes: object) -> dict[str, object]:
+    return {**make_pageweights.authority(number), "materializedDtype": "int32", **changes}
+
+
+def prefix_of(number: int) -> str:
+    return make_pageweights.digest(record(number))
+
+
 def write_authority(path: Path, number: int, **changes: object) -> Path:
-    path.write_text(json.dumps({**make_pageweights.authority(number), **changes}))
+    path.write_text(json.dumps(record(number, **changes)))
     return path
 
 
@@ -74,9 +87,9 @@ def contents(root: Path) -> dict[str, tuple[int, bytes]]:
     return {path.name: (stat.S_IMODE(path.stat().st_mode), path.read_bytes()) for path in root.iterdir()}
 
 
-def test_a_page_lands_byte_for_byte_as_the_format_says(
-    page: Path, authority: Path, cache: Path, tmp_path: Path
-) -> None:
+def test_a_page_lands_byte_for_byte_as_the_format_says(cache: Path, tmp_path: Path) -> None:
+    page = write_page(tmp_path / "page", 7, dtype="F32")
+    authority = write_authority(tmp_path / "authority.json", 7, materializedDtype="float32")
     run = publish(page, cache, "--authority", authority)
     prefix = make_pageweights.prefix_of(7)
     assert (run.status, run.out) == (0, f"{cache}/{prefix}.locator.json\n"), run.err
@@ -87,7 +100,7 @@ def test_a_page_lands_byte_for_byte_as_the_format_says(
 def test_the_document_names_every_link_of_the_chain(page: Path, authority: Path, cache: Path) -> None:
     run = publish(page, cache, "--authority", authority, "--json")
     assert run.status == 0 and run.document["schema"] == "hwctl.publish-pageweights/1"
-    row, prefix = result(run), make_pageweights.prefix_of(7)
+    row, prefix = result(run), prefix_of(7)
     assert (row["outcome"], row["state"], row["key"]) == ("published", "ready", prefix)
     stem = cache / f"{prefix}.{row['cache_key']}"
     assert row["artifact_sha256"] == hashlib.sha256(Path(f"{stem}.safetensors").read_bytes()).hexdigest()
@@ -99,12 +112,12 @@ def test_what_is_there_already_is_a_hit_that_moves_the_clock(
     page: Path, authority: Path, cache: Path
 ) -> None:
     publish(page, cache, "--authority", authority)
-    make_pageweights.set_last_use(cache, 7, 10**18)
+    locator = cache / f"{prefix_of(7)}.locator.json"
+    os.utime(locator, ns=(10**18, 10**18))
     before = contents(cache)
     run = publish(page, cache, "--authority", authority, "--json")
     assert (run.status, result(run)["outcome"]) == (0, "already-published")
     assert contents(cache) == before
-    locator = cache / f"{make_pageweights.prefix_of(7)}.locator.json"
     assert locator.stat().st_mtime_ns > 10**18
 
 
@@ -123,7 +136,7 @@ def test_a_source_object_gives_the_authority(page: Path, cache: Path, tmp_path: 
         "sourceObjectBytes": st.st_size,
         "sourceFileIdentity": [st.st_dev, st.st_ino, st.st_size, st.st_mtime_ns, st.st_ctime_ns],
         "sourceFormatRevision": 2,
-        "materializedDtype": "float32",
+        "materializedDtype": "int32",
     }
     assert hwctl_("verify", cache, "--source", source).status == 0
     source.chmod(0o640)  # the ctime is part of the authority
@@ -186,10 +199,9 @@ def test_options_that_make_no_sense_touch_nothing(words: list[str], page: Path, 
     assert not cache.parent.exists()
 
 
-def test_an_infinity_is_refused_and_leaves_nothing_but_a_lock(
-    authority: Path, cache: Path, tmp_path: Path
-) -> None:
-    bad = write_page(tmp_path / "bad.safetensors", 7, last=float("inf"))
+def test_an_infinity_is_refused_and_leaves_nothing_but_a_lock(cache: Path, tmp_path: Path) -> None:
+    bad = write_page(tmp_path / "bad.safetensors", 7, last=float("inf"), dtype="F32")
+    authority = write_authority(tmp_path / "float.json", 7, materializedDtype="float32")
     run = publish(bad, cache, "--authority", authority, "--json")
     assert run.status == 65
     assert [finding["code"] for finding in result(run)["findings"]] == ["nonfinite"]
@@ -204,8 +216,7 @@ def test_tensors_of_another_page_or_dtype_are_named_before_anything_is_made(
     assert run.status == 65
     codes = [finding["code"] for finding in result(run)["findings"]]
     assert set(codes) == {"tensor-authority"} and len(codes) == 10
-    (tmp_path / "page8.json").write_text(json.dumps(make_pageweights.authority(8)))
-    run = publish(page, cache, "--authority", tmp_path / "page8.json", "--json")
+    run = publish(page, cache, "--authority", write_authority(tmp_path / "page8.json", 8), "--json")
     assert run.status == 65 and "holds 7" in result(run)["findings"][0]["message"]
 
 
@@ -239,7 +250,7 @@ def test_a_damaged_page_stays_until_it_is_quarantined(page: Path, authority: Pat
     run = publish(page, cache, "--authority", authority, "--json")
     assert run.status == 65
     assert [finding["code"] for finding in result(run)["findings"]] == ["artifact-hash"]
-    locator = cache / f"{make_pageweights.prefix_of(7)}.locator.json"
+    locator = cache / f"{prefix_of(7)}.locator.json"
     assert hwctl_("quarantine", locator, "--reason", "bad RAM", "--yes").status == 0
     run = publish(page, cache, "--authority", authority, "--json")
     assert (run.status, result(run)["outcome"]) == (0, "published")
@@ -249,7 +260,7 @@ def test_a_damaged_page_stays_until_it_is_quarantined(page: Path, authority: Pat
 def test_a_held_page_is_busy_and_its_holder_is_named(page: Path, authority: Path, cache: Path) -> None:
     publish(page, cache, "--authority", authority)
     before = contents(cache)
-    with locked(cache / f".{make_pageweights.prefix_of(7)}.lock") as pid:
+    with locked(cache / f".{prefix_of(7)}.lock") as pid:
         run = publish(page, cache, "--authority", authority, "--wait", "0.2s", "--json")
     assert run.status == 11 and run.error["retryable"] is True
     assert [holder["pid"] for holder in run.error["details"]["holders"]] == [pid]
@@ -279,7 +290,7 @@ def test_a_budget_evicts_the_least_recently_used(
     assert run.status == 0
     assert result(run)["evicted"] == [make_pageweights.prefix_of(1)]
     left = {path.name.partition(".")[0] for path in pages.glob("*.locator.json")}
-    assert left == {make_pageweights.prefix_of(number) for number in (0, 2, 7)}
+    assert left == {*(make_pageweights.prefix_of(number) for number in (0, 2)), prefix_of(7)}
     large = write_page(tmp_path / "large.safetensors", 9, floats=4096)
     other = write_authority(tmp_path / "page9.json", 9)
     run = publish(large, pages, "--authority", other, "--budget", str(3 * size), "--json")
@@ -313,3 +324,26 @@ def test_another_users_cache_is_left_to_its_owner(
     assert run.status == 12 and run.error["details"]["owner_uid"] == NOBODY
     assert f"sudo -u '#{NOBODY}' hwctl publish" in run.error["message"]
     assert list(root.iterdir()) == []
+
+
+def test_without_torch_pages_are_verified_and_floats_are_not_published(pages: Path, tmp_path: Path) -> None:
+    """DEP-02: everything but the finiteness of the weights stands."""
+    (tmp_path / "absent").mkdir()
+    (tmp_path / "absent" / "torch.py").write_text("raise ImportError('no torch here')\n")
+    env = {"PYTHONPATH": f"{tmp_path / 'absent'}:{environment()['PYTHONPATH']}"}
+    run = hwctl_("verify", pages, "--json", env=env)
+    assert run.status == 0, run.err
+    assert {row["content"] for row in run.results} == {"not-checked"}
+    (artifact, *_) = pages.glob("*.safetensors")
+    artifact.chmod(0o600)
+    artifact.write_bytes(artifact.read_bytes()[:-1] + b"\x01")
+    run = hwctl_("verify", pages, "--json", env=env)
+    codes = [finding["code"] for row in run.results for finding in row["findings"]]
+    assert (run.status, codes) == (65, ["artifact-hash"])
+    page = write_page(tmp_path / "page", 7, dtype="F32")
+    authority = write_authority(tmp_path / "authority.json", 7, materializedDtype="float32")
+    run = publish(page, tmp_path / "new", "--authority", authority, env=env)
+    assert run.status == 13 and "torch" in run.err
+    assert not names(tmp_path / "new")
+    page, authority = write_page(page, 7), write_authority(authority, 7)
+    assert publish(page, tmp_path / "new", "--authority", authority, env=env).status == 0

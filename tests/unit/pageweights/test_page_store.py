@@ -6,6 +6,7 @@ import json
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import make_pageweights
 import pytest
@@ -13,8 +14,9 @@ from holders import locked
 
 from hwctl.errors import NotFound, Refused
 from hwctl.fs.locks import Deadline, Mode
+from hwctl.fs.pace import TimedOut
 from hwctl.stores.base import Artifact, CheckOptions, Death, Family, Level, StalePolicy, State
-from hwctl.stores.pageweights import layout
+from hwctl.stores.pageweights import layout, verification
 from hwctl.stores.pageweights.store import PageStore, open_store, recognise
 
 OTHER_KEY = "0" * 64
@@ -285,3 +287,61 @@ def test_documents_are_shown_as_they_lie_there(root: Path) -> None:
     shown = store.documents(page)
     assert set(shown) == {locator(root, 0).name, next(root.glob(f"{page.key}.*.receipt.json")).name}
     assert shown[locator(root, 0).name] == locator(root, 0).read_bytes()
+
+
+@pytest.mark.parametrize("hidden", ["*.receipt.json", "*.locator.json"])
+def test_a_miss_is_looked_at_once_more(
+    hidden: str, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eviction and republication may pass between two opens."""
+    store, prefix = open_store(root), make_pageweights.prefix_of(0)
+    page = by_name(store)[locator(root, 0).name]
+    real, looks = verification.check_page, []
+
+    def check_page(*args: Any, **more: Any) -> Any:
+        looks.append(1)
+        if len(looks) > 1:
+            return real(*args, **more)
+        file = next(root.glob(f"{prefix}{hidden}"))
+        file.rename(tmp_path / "aside")
+        try:
+            return real(*args, **more)
+        finally:
+            (tmp_path / "aside").rename(file)
+
+    monkeypatch.setattr(verification, "check_page", check_page)
+    assert store.check(page, Level.FULL, CheckOptions()).valid and len(looks) == 2
+
+
+def test_without_a_lock_damage_is_believed_only_of_the_current_locator(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(root)
+    (root / layout.lock_name(make_pageweights.prefix_of(0))).unlink()
+    page = by_name(store)[locator(root, 0).name]
+    sound = locator(root, 0).read_bytes()
+    locator(root, 0).unlink()
+    put(locator(root, 0), b"{")
+    real, looks = verification.check_page, []
+
+    def check_page(*args: Any, **more: Any) -> Any:
+        looks.append(1)
+        found = real(*args, **more)
+        if len(looks) == 1:
+            put(root / "new", sound).rename(locator(root, 0))
+        return found
+
+    monkeypatch.setattr(verification, "check_page", check_page)
+    assert store.check(page, Level.FULL, CheckOptions()).valid and len(looks) == 2
+    put(locator(root, 0), b"{")
+    assert not store.check(page, Level.FULL, CheckOptions()).valid and len(looks) == 3
+
+
+def test_a_check_ends_at_its_deadline_without_a_verdict(root: Path) -> None:
+    store = open_store(root)
+    page = by_name(store)[locator(root, 0).name]
+    with pytest.raises(TimedOut):
+        store.check(page, Level.FULL, CheckOptions(deadline=Deadline.now()))
+    told: list[int] = []
+    store.check(page, Level.FULL, CheckOptions(advance=told.append))
+    assert sum(told) == page.bytes
