@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from hwctl.errors import Busy, HwctlError, from_os_error
+from hwctl.errors import Busy, HwctlError, Usage, from_os_error
 from hwctl.fs.locks import Deadline
 from hwctl.stores.base import Removed
 from hwctl.stores.pageweights import layout
@@ -52,7 +52,10 @@ def evict_to_budget(place: Place, budget: int, deadline: Deadline) -> Eviction:
     """Remove the least recently used pages until ``budget`` bytes or less are left.
 
     Waits until ``deadline`` for another eviction to end. What could not be evicted is in the result.
+    Raises Usage for a budget below one byte, Busy, IoFailed.
     """
+    if budget < 1:
+        raise Usage(f"a budget of {budget} bytes is none")
     with lock_eviction(place, deadline):
         resident, clocks = one_pass(place)
         remaining, removed = resident, NOTHING

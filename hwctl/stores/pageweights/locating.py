@@ -7,9 +7,10 @@ quarantine, is that root's entry whatever it looks like itself.
 from __future__ import annotations
 
 import os
+from functools import lru_cache
 from pathlib import Path
 
-from hwctl.fs.paths import opened_dir
+from hwctl.fs.paths import identity, opened_dir
 from hwctl.stores.base import Family, Match
 from hwctl.stores.pageweights import layout
 from hwctl.stores.pageweights.layout import EVICTION_LOCK, Kind, parse_name, quarantined_prefix
@@ -30,12 +31,16 @@ def _is_root(path: Path) -> bool:
     """Whether a folder holds a cache's names. An empty one is nobody's, but for the default root."""
     try:
         with opened_dir(path) as fd:
-            if path == layout.DEFAULT_ROOT:
-                return True
-            with os.scandir(fd) as entries:
-                return any(_is_ours(entry.name) for entry in entries)
+            return path == layout.DEFAULT_ROOT or _holds_our_names(path, identity(os.fstat(fd)))
     except OSError:
         return False
+
+
+@lru_cache(maxsize=16)
+def _holds_our_names(path: Path, _as_it_is: tuple[int, ...]) -> bool:
+    """Remembered as long as the folder does not change: in /dev/shm every neighbour asks for the same one."""
+    with os.scandir(path) as entries:
+        return any(_is_ours(entry.name) for entry in entries)
 
 
 def _is_ours(name: str) -> bool:

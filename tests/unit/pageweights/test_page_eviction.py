@@ -10,7 +10,7 @@ import make_pageweights
 import pytest
 from holders import locked
 
-from hwctl.errors import Busy
+from hwctl.errors import Busy, Usage
 from hwctl.fs.locks import Deadline
 from hwctl.stores.pageweights import eviction, roots
 from hwctl.stores.pageweights.eviction import Eviction, evict_to_budget
@@ -112,6 +112,13 @@ def test_a_page_used_since_the_pass_began_stays(root: Path, monkeypatch: pytest.
     done = evict(root, (PAGES - 1) * size(root))
     assert done.evicted == (make_pageweights.prefix_of(1),) and left(root) == {0, 2, 3, 4}
     assert "used" in done.passed[0].reason
+
+
+@pytest.mark.parametrize("budget", [0, -1])
+def test_a_budget_below_a_byte_is_none(budget: int, root: Path) -> None:
+    with pytest.raises(Usage):
+        evict(root, budget)
+    assert left(root) == set(range(PAGES))
 
 
 def test_one_process_evicts_at_a_time(root: Path) -> None:
