@@ -13,7 +13,7 @@ import json
 import os
 import threading
 from collections.abc import Container, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hwctl.core.ktint8_filling import PieceMaker, fill
@@ -34,7 +34,7 @@ from hwctl.stores.ktint8.staging_root import begin
 from hwctl.weights.amx import Geometry, Piece, Projection
 from hwctl.weights.checkpoint import open_checkpoint
 from hwctl.weights.int8 import one_thread
-from hwctl.weights.moe.convert import Converter
+from hwctl.weights.moe.convert import Converter, workers_within
 from hwctl.weights.moe.plan import MoePlan, plan_conversion
 from hwctl.weights.tensor_reader import TensorReader
 
@@ -115,6 +115,7 @@ def from_checkpoint(plan: MoePlan, target: Target, work: Work) -> Publication:
     that are not finite; nothing of ours is left then.
     """
     order = _order(target, plan.geometry, plan.layers, source_of(plan))
+    work = replace(work, jobs=workers_within(plan, work.jobs))
     with TensorReader(plan.checkpoint) as tensors, one_thread():
         return _publish(order, target, _converting(plan, tensors), work)
 

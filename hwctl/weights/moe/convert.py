@@ -22,17 +22,25 @@ if TYPE_CHECKING:
     import torch
 
 
+MEMORY_LIMIT = 112 << 20
+"""Bytes that the buffers of all workers of a conversion may come to."""
+
 _BYTES_PER_ELEMENT = 16
 """Of a block, in all buffers together: stored, bf16, magnitudes, products, codes and packed codes."""
 
 
 def worker_bytes(plan: MoePlan) -> int:
-    """Upper bound of the memory that one Converter's buffers come to, for choosing how many to run."""
+    """Upper bound of what one Converter's buffers come to."""
     geometry = plan.geometry
     widest = max(geometry.hidden, geometry.intermediate)
     block = max(BLOCK_ELEMENTS, ROW_BLOCK * widest) * _BYTES_PER_ELEMENT
     stripe = 2 * min(STRIPE_ELEMENTS, geometry.hidden * geometry.intermediate) if plan.transposes else 0
     return block + stripe + geometry.parts * geometry.hidden * SCALE_BYTES
+
+
+def workers_within(plan: MoePlan, jobs: int) -> int:
+    """How many of ``jobs`` workers the memory limit allows, at least one."""
+    return max(1, min(jobs, MEMORY_LIMIT // worker_bytes(plan)))
 
 
 class Converter:

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 BLOCK_ELEMENTS = 1 << 18
 """Small enough that a block's buffers stay in a core's L2 cache, large enough that calls cost little."""
-STRIPE_ELEMENTS = 1 << 23
+STRIPE_ELEMENTS = 1 << 22
+"""What is kept of a slab in one reading; the slab is read again for every stripe."""
 READ_ROWS = 64
 
 

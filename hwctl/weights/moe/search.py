@@ -188,7 +188,10 @@ class Search:
             return entry
         wanted = " or ".join(str(list(shape)) for shape in shapes)
         message = f"{name}: shape {list(entry.shape)}, by {CONFIG} it must be {wanted}"
-        self._fault("tensor-shape", message, name, [list(shape) for shape in shapes], list(entry.shape))
+        expected = [list(shape) for shape in shapes]
+        self._fault(
+            "tensor-shape", message, name, expected if len(expected) > 1 else expected[0], list(entry.shape)
+        )
         return None
 
     def _header_entry(self, name: str) -> TensorEntry:

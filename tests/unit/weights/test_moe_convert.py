@@ -15,7 +15,7 @@ from hwctl.weights.amx import Kind, Projection
 from hwctl.weights.checkpoint import Checkpoint
 from hwctl.weights.int8 import Quantiser
 from hwctl.weights.moe import rows
-from hwctl.weights.moe.convert import Converter, worker_bytes
+from hwctl.weights.moe.convert import MEMORY_LIMIT, Converter, worker_bytes, workers_within
 from hwctl.weights.moe.plan import MoePlan, plan_conversion
 from hwctl.weights.tensor_reader import TensorReader
 
@@ -210,6 +210,8 @@ def test_a_source_that_changes(write_moe: WriteMoe) -> None:
         convert(plan)
 
 
-def test_worker_bytes_bound_the_buffers(write_moe: WriteMoe) -> None:
+def test_memory_bounds_the_number_of_workers(write_moe: WriteMoe) -> None:
     plan = plan_conversion(write_moe(CONFIG, single(matrices())), 1)
     assert worker_bytes(plan) < 8 << 20
+    assert workers_within(plan, 2) == 2
+    assert workers_within(plan, 1000) * worker_bytes(plan) <= MEMORY_LIMIT

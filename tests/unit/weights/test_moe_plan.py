@@ -157,7 +157,7 @@ def test_a_tensor_of_another_shape(write_moe: WriteMoe) -> None:
     tensors["model.layers.0.mlp.experts.1.down_proj.weight"] = torch.zeros(INNER, HIDDEN)
     (finding,) = findings(write_moe(CONFIG, tensors))
     assert (finding.code, finding.file) == ("tensor-shape", "model.safetensors")
-    assert (finding.expected, finding.actual) == ([[HIDDEN, INNER]], [INNER, HIDDEN])
+    assert (finding.expected, finding.actual) == ([HIDDEN, INNER], [INNER, HIDDEN])
 
 
 def test_a_flood_of_findings_is_capped(write_moe: WriteMoe) -> None:
