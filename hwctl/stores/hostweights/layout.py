@@ -29,9 +29,6 @@ NOTES = "hwctl/notes"
 
 INIT_LOCK = "domain-init.lock"
 
-PROBE_PREFIX = ".hwctl-probe."
-"""In ``tmp/``: how the names of folders begin in which fs.probe tries a file system out."""
-
 DIRECTORY_MODE = 0o700
 LOCK_MODE = 0o600
 FILE_MODE = 0o444

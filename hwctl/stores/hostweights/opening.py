@@ -132,7 +132,7 @@ def open_root(path: Path, wanted: Wanted) -> StoreRoot:
     Raises, with upstream's words in ``details``: Refused when the place or the recorded policy does not fit,
     Busy when another process holds the initialisation lock too long, IoFailed or NoRoom for the rest.
     """
-    root = path.expanduser().resolve()
+    root = Path(os.path.realpath(os.path.expanduser(path)))  # resolve() raises on a circle of links
     fs_type = _judge_class(root, wanted)
     try:
         _make_folders(root)

@@ -73,7 +73,6 @@ def publish(
     total = sum(plan.size for plan in plans)
     try:
         with root.folder(TMP) as tmp:
-            probe(tmp)
             return _publish(root, tmp, publication, plans, produce, deadline, advance)
     except _ProducerError as failed:
         raise _failure(root, failed.cause, total, Stage.PRODUCTION, Code.PRODUCER_FAILED) from failed.cause
@@ -106,6 +105,7 @@ def _publish(
             staging = Staging(root, tmp, publication.identity.key)
             undo.callback(staging.close)
             undo.callback(staging.discard)
+            probe(staging.fd)
             writer = ArtifactWriter(staging.fd, plans, admitted.free, advance=advance)
             undo.callback(writer.close)
             writer.reserve()

@@ -7,6 +7,7 @@ makes or removes staging of that key.
 from __future__ import annotations
 
 import os
+import stat
 
 from hwctl.errors import HwctlError
 from hwctl.fs.atomic import create_document, sync_dir
@@ -41,8 +42,10 @@ class Staging:
         except BaseException:
             os.rmdir(self.name, dir_fd=tmp_fd)
             raise
-        os.fchmod(self.fd, DIRECTORY_MODE)
-        self.inode: Inode = inode_of(os.fstat(self.fd))
+        st = os.fstat(self.fd)
+        self.inode: Inode = inode_of(st)
+        if stat.S_IMODE(st.st_mode) != DIRECTORY_MODE:  # the umask took something away
+            os.fchmod(self.fd, DIRECTORY_MODE)
 
     def seal(self, sealed: Sealed) -> None:
         """Write the manifest, then the marker that makes it whole, then sync the directory."""

@@ -23,9 +23,6 @@ from hwctl.stores.hostweights.layout import CLEANUP, INIT_LOCK, LOCKS, STICKY, W
 from hwctl.stores.hostweights.opening import StoreRoot
 from hwctl.stores.hostweights.places import Spot
 
-_PROBE_LASTS_NS = 3600 * 10**9
-"""A probe takes milliseconds and no lock; one this old was left behind."""
-
 
 def judge(root: StoreRoot, spot: Spot, artifact: Artifact, policy: StalePolicy) -> Staleness:
     """The verdict on one entry. OSError passes through."""
@@ -35,8 +32,6 @@ def judge(root: StoreRoot, spot: Spot, artifact: Artifact, policy: StalePolicy) 
     age = time.time_ns() - (artifact.last_used or 0)
     if policy.older_than is not None and age < policy.older_than:
         return Staleness(Death.NOT_STALE, (what, f"it changed {age // 10**9} s ago"))
-    if spot.name.startswith(layout.PROBE_PREFIX):
-        return _probe(what, age)
     if spot.key is None:
         return _by_locks(root, what, (INIT_LOCK,), None)
     pid = artifact.detail.get("publisher_pid")
@@ -73,14 +68,6 @@ def _is_half_moved(path: Path) -> bool:
     except FileNotFoundError:
         return False
     return stat.S_ISDIR(mode) and bool(mode & STICKY) and bool(mode & WRITE_BITS)
-
-
-def _probe(what: str, age: int) -> Staleness:
-    if age < _PROBE_LASTS_NS:
-        return Staleness(Death.UNPROVEN, (what, f"it changed {age // 10**9} s ago and holds no lock"))
-    return Staleness(
-        Death.PROVEN, (what, f"unchanged for {age // (3600 * 10**9)} h; a probe takes no second")
-    )
 
 
 def _by_locks(root: StoreRoot, what: str, names: tuple[str, ...], pid: int | None) -> Staleness:

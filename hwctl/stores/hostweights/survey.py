@@ -24,7 +24,6 @@ from hwctl.stores.hostweights.judging import Trust
 from hwctl.stores.hostweights.layout import (
     LOCKS,
     MANIFEST,
-    PROBE_PREFIX,
     READY,
     STICKY,
     Place,
@@ -133,8 +132,6 @@ class Survey:
     def _judge(self, spot: Spot, st: os.stat_result, look: _Look) -> tuple[State, str | None]:
         if spot.place is Place.ROOT and layout.is_document_temporary(spot.name):
             return State.TEMPORARY, "an unfinished rewrite of a domain document"
-        if spot.place is Place.STAGING and spot.name.startswith(PROBE_PREFIX):
-            return State.TEMPORARY, "a probe of the file system"
         if spot.key is None:
             return State.FOREIGN, "no entry of a host weight store has such a name"
         if spot.place is Place.STAGING:

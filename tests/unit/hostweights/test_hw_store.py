@@ -15,7 +15,7 @@ import pytest
 from hwctl.errors import Busy, NoRoom, NotFound, Refused
 from hwctl.fs.locks import Deadline, Mode
 from hwctl.stores.base import Artifact, CheckOptions, Death, Level, StalePolicy, State
-from hwctl.stores.hostweights import leases, moves, staleness
+from hwctl.stores.hostweights import leases, moves
 from hwctl.stores.hostweights.opening import StoreRoot
 from hwctl.stores.hostweights.store import HostWeightStore, open_store, recognise
 
@@ -62,7 +62,6 @@ def test_every_kind_of_entry_has_its_state(store: HostWeightStore) -> None:
     (root / "deny" / "note").write_bytes(b"")
     make_hostweights.make_staging(root, 8)
     (root / "tmp" / "x").mkdir()
-    (root / "tmp" / f".hwctl-probe.5.{HEX}").mkdir()
     quarantined = f"{keys[8]}.validation_failure.{HEX}"
     (root / "quarantine" / quarantined).mkdir(mode=0o555)
     (root / ".domain.json.abc.tmp").write_bytes(b"")
@@ -82,7 +81,6 @@ def test_every_kind_of_entry_has_its_state(store: HostWeightStore) -> None:
         "deny/note": State.FOREIGN,
         staging: State.STAGING,
         "tmp/x": State.FOREIGN,
-        f"tmp/.hwctl-probe.5.{HEX}": State.TEMPORARY,
         f"quarantine/{quarantined}": State.QUARANTINED,
         ".domain.json.abc.tmp": State.TEMPORARY,
         "README": State.FOREIGN,
@@ -336,14 +334,7 @@ def test_a_term_keeps_what_is_young(store: HostWeightStore) -> None:
     assert stale(store, older_than=1) is Death.PROVEN
 
 
-def test_probes_and_temporaries(store: HostWeightStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = store.root / "tmp" / f".hwctl-probe.5.{HEX}"
-    path.mkdir()
-    assert stale(store) is Death.UNPROVEN
-    monkeypatch.setattr(staleness, "_PROBE_LASTS_NS", 0)
-    assert stale(store) is Death.PROVEN
-    with store.lease(the(store), Mode.EXCLUSIVE, Deadline.now()):
-        store.remove(the(store))
+def test_a_temporary_of_a_domain_document(store: HostWeightStore) -> None:
     (store.root / f".domain.json.{uuid.uuid4().hex}.tmp").write_bytes(b"{")
     assert stale(store) is Death.PROVEN
     with store.lease(the(store), Mode.EXCLUSIVE, Deadline.now()) as lease:
