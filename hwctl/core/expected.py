@@ -102,7 +102,7 @@ def of_checkpoint(path: Path, parts: int | None) -> Expectation:
     Raises Usage when there is none to be read, Unsupported for a family without such a tree.
     """
     config = path / CONFIG if path.is_dir() else path.parent / CONFIG
-    parsed = parse_object(_read(config.resolve()), str(config), "config")
+    parsed = parse_object(_read(config.resolve()), str(config), "config-malformed")
     if isinstance(parsed, Finding):
         raise _reject("config.json", config, (parsed,))
     try:

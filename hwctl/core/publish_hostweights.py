@@ -123,7 +123,7 @@ def publish(request: Request) -> PublishResult:
 def foresee(request: Request) -> PublishResult:
     """What ``publish`` would do now, as far as it shows without locks: nothing is created or changed."""
     with _opened(request) as material:
-        path = request.store.expanduser().resolve()
+        path = _real(request.store)
         plans = plan_payloads(material.publication.tensors)
         total = sum(plan.size for plan in plans)
         capacity = request.wanted.capacity or Capacity()
@@ -144,10 +144,10 @@ def foresee(request: Request) -> PublishResult:
 
 def _opened(request: Request) -> AbstractContextManager[Material]:
     """The material, after everything that can be refused by looking at the two places."""
-    store = request.store.expanduser().resolve()
+    store = _real(request.store)
     _require_apart(request.source, store)
     _require_owner(store, request.words)
-    match = recognise(request.source.resolve())
+    match = recognise(_real(request.source))
     if match is None:
         return from_checkpoint(request.source, request.naming, request.format_metadata, request.work)
     if request.naming != Naming():
@@ -155,9 +155,15 @@ def _opened(request: Request) -> AbstractContextManager[Material]:
     return from_artifact(match, request.format_metadata, request.work)
 
 
+def _real(path: Path) -> Path:
+    """The path without links. Not ``Path.resolve``: that raises on a circle of links, which is for others
+    to name."""
+    return Path(os.path.realpath(os.path.expanduser(path)))
+
+
 def _require_apart(source: Path, store: Path) -> None:
     """PUB-01: neither may lie inside the other, else a source would be overwritten while it is read."""
-    real = source.resolve()
+    real = _real(source)
     if real == store or (real.is_dir() and store.is_relative_to(real)):
         raise Refused(f"the store {store} lies inside the source {source}", path=store)
     if real.is_relative_to(store):

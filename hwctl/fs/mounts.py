@@ -125,7 +125,7 @@ def mount_of(path: Path) -> Mount:
     btrfs alike. Where /proc does not tell, the longest mount point wins, the last of equals, since a later
     mount covers an earlier one; st_dev has a say before the length does.
     """
-    existing = path.resolve()
+    existing = Path(os.path.realpath(path))  # resolve() raises RuntimeError on a circle of links
     while True:
         try:
             fd = os.open(existing, os.O_PATH | os.O_CLOEXEC)

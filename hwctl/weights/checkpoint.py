@@ -196,13 +196,14 @@ def _damaged(path: Path, findings: Sequence[Finding], wanted: int = 0) -> Damage
     clauses: list[str] = []
     missing = [finding.file or "" for finding in findings if finding.code == "missing-shard"]
     if missing:
-        of = f" of {wanted}" if wanted >= len(missing) else ""
-        clauses.append(f"{len(missing)}{of} shards missing: {', '.join(missing)}")
+        of = f" of {wanted} shards" if wanted >= len(missing) else " shards"
+        clauses.append(f"{len(missing)}{of} missing: {', '.join(missing)}")
     dangling = [
         f"{finding.file} -> {finding.actual}" for finding in findings if finding.code == "dangling-link"
     ]
     if dangling:
-        clauses.append(f"{len(dangling)} dangling links: {', '.join(dangling)}")
+        noun = "link" if len(dangling) == 1 else "links"
+        clauses.append(f"{len(dangling)} dangling {noun}: {', '.join(dangling)}")
     others = [finding for finding in findings if finding.code not in ("missing-shard", "dangling-link")]
     if others:
         more = f" (and {len(others) - 1} more findings)" if len(others) > 1 else ""
