@@ -134,7 +134,7 @@ class PayloadFile:
         self._pending: deque[Ticket] = deque()
         self._unsynced = 0
         self._rereading: list[Future[None]] = []
-        self._synced: Future[None] | None = None
+        self._syncing: list[Future[None]] = []
         write_all(fd, plan.header, 0)
         advance(len(plan.header))
 
@@ -252,7 +252,7 @@ class PayloadFile:
         self._begin_rereading()
         fd, self._fd = self._fd, -1
         self._on_close(self)
-        self._synced = self._lanes.sync(lambda: _sync_and_close(fd))
+        self._syncing.append(self._lanes.sync(lambda: _sync_and_close(fd)))
 
     def abandon(self) -> None:
         """Close the descriptor of an unfinished file. Only after the lanes have stopped using it."""
@@ -261,9 +261,12 @@ class PayloadFile:
             os.close(fd)
 
     def wait_synced(self) -> None:
-        """Until the closed file is on the disk, or raise the OSError met on the way."""
-        if self._synced is not None:
-            self._synced.result()
+        """Until the closed file is on the disk, or raise the OSError met on the way.
+
+        Every sync counts: the kernel tells a lost write to the first one only, not to the last.
+        """
+        for job in self._syncing:
+            job.result()
 
     def digests(self) -> FileDigests:
         """All digests, waiting for what is still being read again. Only after ``close``."""
@@ -280,7 +283,7 @@ class PayloadFile:
         self._unsynced += size
         if self._unsynced >= _SYNC_EVERY:
             fd, self._unsynced = self._fd, 0
-            self._lanes.sync(lambda: os.fdatasync(fd))
+            self._syncing.append(self._lanes.sync(lambda: os.fdatasync(fd)))
 
     def _begin_rereading(self) -> None:
         """Hash what came out of order from the page cache, the file and its tensors beside each other."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import stat
+import subprocess
 import uuid
 from pathlib import Path
 
@@ -371,6 +373,31 @@ def test_only_the_owner_may_change_a_store(store: HostWeightStore) -> None:
     ):
         with pytest.raises(Refused, match="12345"):
             act()
+
+
+def test_a_store_on_a_read_only_mount_is_looked_at_and_verified(
+    store: HostWeightStore, tmp_path: Path
+) -> None:
+    """vLLM-Omni can neither open nor look up in one."""
+    if os.geteuid() != 0 or shutil.which("mount") is None:
+        pytest.skip("only root can mount")
+    put(store)
+    view = tmp_path / "view"
+    view.mkdir()
+    bind = ["mount", "--bind", str(store.root), str(view)]
+    again = ["mount", "-o", "remount,bind,ro", str(view)]
+    if any(subprocess.run(words, capture_output=True).returncode for words in (bind, again)):
+        pytest.skip("mounting is not allowed here")
+    try:
+        seen = open_store(view)
+        (artifact,) = seen.scan()
+        assert artifact.state is State.READY
+        with seen.lease(artifact, Mode.SHARED, Deadline.now()) as lease:
+            assert lease.locks
+            report = seen.check(artifact, Level.FULL, CheckOptions())
+        assert report.valid and report.warnings == ()
+    finally:
+        subprocess.run(["umount", "-l", str(view)], check=True)
 
 
 def test_a_scan_of_many_stays_linear(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from hwctl.errors import Usage
 from hwctl.fs.paths import opened_dir
+from hwctl.stores.hostweights import payload_file
 from hwctl.stores.hostweights.containers import header_of, is_as_written
 from hwctl.stores.hostweights.lanes import INLINE, SLICE
 from hwctl.stores.hostweights.payload_file import Coverage, PayloadFile
@@ -297,6 +298,25 @@ def test_an_error_of_a_write_that_was_not_waited_for_stops_the_close(
                 ticket.wait()
         with pytest.raises(OSError):
             payload.close()
+
+
+def test_a_write_that_the_disk_lost_is_told_by_the_first_sync_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = iter([True])
+
+    def lost(_fd: int) -> None:
+        if next(told, False):
+            raise OSError(5, os.strerror(5))
+
+    monkeypatch.setattr(payload_file, "_SYNC_EVERY", 1000)
+    monkeypatch.setattr(os, "fdatasync", lost)
+    with writing(tmp_path, spec("a", 5000)) as writer:
+        with writer.open(FILE) as payload:
+            for row in range(0, 5000, 1000):
+                payload.write_rows("a", row, b"x" * 1000)
+        with pytest.raises(OSError, match="Input/output"):
+            writer.finish()
 
 
 def test_no_thread_outlives_the_writer(tmp_path: Path) -> None:
