@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from hwctl.cli import environment, text
 from hwctl.cli.answer import Answer
-from hwctl.cli.document import finding_fields, named
+from hwctl.cli.document import artifact_fields, named
 from hwctl.cli.outcomes import deadline_of
 from hwctl.cli.units import Spans
 from hwctl.core import consume as core
 from hwctl.core.consume import Consumed, Ending, HandOver, Work
-from hwctl.errors import Damaged, Status, Usage
-from hwctl.stores.base import Family
-from hwctl.stores.ktint8.expect import ranges
-from hwctl.stores.ktint8.layout import parse_root_name
+from hwctl.errors import NotFound, Refused, Usage
+from hwctl.stores import locate
+from hwctl.stores.base import Family, Holders, State
 from hwctl.stores.ktint8.opening import Opening
-from hwctl.stores.locate import settle
 
 _STDERR = 2
 
@@ -27,22 +27,25 @@ class Run:
 
     def __init__(self, answer: Answer, path: Path, jobs: int, wait: float | None) -> None:
         self._answer = answer
-        self._path = settle(path)
         self._jobs = jobs
         self._opening = Opening(go_on=True, wait=deadline_of(wait), lease_fds=environment.lease_fds())
         self._layers: list[dict[str, object]] = []
         self._word = "checked"
+        match = locate.locate(path, Family.KTINT8)
+        self._store = locate.open_store(match)
+        found = locate.entry(self._store, match)
+        if found is None:
+            raise Refused("a whole base cannot be consumed; name a tree", path=match.path)
+        if found.state is State.ABSENT:
+            raise NotFound("there is no such tree", path=match.path)
+        self._tree = found
 
     def check(self, layers: Spans | None) -> None:
         """Read the layers, change nothing."""
-        with self._answer.progress("check") as progress:
+        with self._answer.progress("check", None if layers else self._tree.bytes) as progress:
             work = Work(self._jobs, progress.advance)
-            try:
-                ending = core.check(self._path, self._opening, layers, self._report, work)
-            except Damaged as exc:
-                self._tell_damage(exc)
-                raise
-        self._tell(ending, "checked")
+            ending = core.check(self._tree.path, self._opening, layers, self._report, work)
+        self._tell("checked", ending.left)
         what = f"checked {text.number(len(self._layers), 'layer')}, all sound"
         if ending.half_consumed:
             what += "; the tree is half consumed, only hwctl goes on with it"
@@ -51,19 +54,18 @@ class Run:
     def consume(self, to: Path | None, each: str | None) -> None:
         """Consume what is left; with neither ``to`` nor ``each`` the layers are deleted as they are."""
         self._word = "consumed"
-        with self._answer.progress("consume") as progress:
-            work = Work(self._jobs, progress.advance)
-            hand_over = _hand_over(to, each, work)
-            ending: Ending | None = None
-            try:
-                ending = core.consume(self._path, self._opening, hand_over, self._report, work)
-            except Damaged as exc:
-                self._tell_damage(exc)
-                raise
-            finally:
-                if ending is None and self._layers and not self._answer.results:
-                    self._tell(None, "stopped")
-        self._tell(ending, "finished")
+        ending: Ending | None = None
+        try:
+            with self._answer.progress("consume", self._tree.bytes) as progress:
+                work = Work(self._jobs, progress.advance)
+                hand_over = _hand_over(to, each, work)
+                ending = core.consume(self._tree.path, self._opening, hand_over, self._report, work)
+        finally:
+            # After a signal or a failure too: what was done is done.
+            if ending is not None or self._layers:
+                self._tell(
+                    "stopped" if ending is None else "finished", None if ending is None else ending.left
+                )
         self._answer.close_with(f"consumed {text.number(len(self._layers), 'layer')}; the tree is gone")
 
     def _report(self, done: Consumed) -> None:
@@ -79,44 +81,19 @@ class Run:
         where = [] if done.file is None else [str(done.file)]
         self._answer.record(self._word, str(done.layer), str(done.bytes), *where)
 
-    def _tell(self, ending: Ending | None, outcome: str) -> None:
+    def _tell(self, outcome: str, left: Sequence[int] | None) -> None:
+        now = self._store.look(self._tree) or replace(self._tree, state=State.ABSENT, leases=Holders())
         freed = sum(int(str(layer["bytes_freed"])) for layer in self._layers)
         self._answer.result(
             {
-                **self._fields(),
+                **artifact_fields(now),
                 "outcome": outcome,
                 "layers": self._layers,
-                "left": None if ending is None else list(ending.left),
+                "left": None if left is None else list(left),
                 "findings": [],
             }
         )
         self._answer.totals.update(layers=len(self._layers), bytes_freed=freed)
-        if ending is not None and ending.left and outcome != "checked":
-            self._answer.note(f"layers {ranges(ending.left)} are left")
-
-    def _tell_damage(self, exc: Damaged) -> None:
-        findings = [finding_fields(finding) for finding in exc.findings]
-        self._answer.result(
-            {
-                **self._fields(),
-                "outcome": "failed",
-                "layers": self._layers,
-                "left": None,
-                "findings": findings,
-            },
-            Status.DAMAGED,
-        )
-        for finding in exc.findings:
-            self._answer.line(f"{self._path}: ", *text.finding(finding), problem=True)
-
-    def _fields(self) -> dict[str, object]:
-        root = parse_root_name(self._path.name)
-        return {
-            "family": Family.KTINT8.value,
-            **named("store", self._path.parent),
-            **named("key", self._path.name if root is None else root.run_id),
-            **named("path", self._path),
-        }
 
 
 def _hand_over(to: Path | None, each: str | None, work: Work) -> HandOver:

@@ -8,24 +8,18 @@ from pathlib import Path
 
 from hwctl.cli import text
 from hwctl.cli.answer import Answer
-from hwctl.cli.document import finding_fields, named
+from hwctl.cli.document import artifact_fields
 from hwctl.cli.outcomes import deadline_of
 from hwctl.cli.units import Spans
 from hwctl.core import publish_ktint8 as core
-from hwctl.core.publish_ktint8 import Outcome, Publication, Target, Work
-from hwctl.errors import Damaged, NotFound, Status, Usage
-from hwctl.stores.base import Family
+from hwctl.core.publish_ktint8 import Publication, Target, Work
+from hwctl.errors import NotFound, Usage
+from hwctl.stores.base import Artifact, Family, State
 from hwctl.stores.ktint8 import layout, roots
 from hwctl.stores.ktint8.expect import Expectation
 from hwctl.stores.ktint8.roots import Kind, Root
+from hwctl.stores.ktint8.store import open_store
 from hwctl.stores.locate import settle
-
-_WORDS = {
-    Outcome.PUBLISHED: "published",
-    Outcome.ALREADY: "is published already, from the same source",
-    Outcome.JOINED: "was published by another process meanwhile, from the same source",
-    Outcome.PLANNED: "would be published",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +35,11 @@ class Wanted:
 
 
 def publish(answer: Answer, wanted: Wanted, jobs: int, wait: float) -> None:
-    """Carry it out and tell; a checkpoint or tree that is damaged is told with every finding."""
+    """Carry it out and tell."""
     with answer.progress("publish") as progress:
         work = Work(jobs, deadline_of(wait), progress.advance, answer.dry_run)
-        try:
-            published = _publish(wanted, work, progress.expect)
-        except Damaged as exc:
-            _tell_damage(answer, wanted, exc)
-            raise
-    _tell(answer, wanted, published)
+        published = _publish(wanted, work, progress.expect)
+    _tell(answer, published)
 
 
 def _publish(wanted: Wanted, work: Work, expect: Callable[[int | None], None]) -> Publication:
@@ -108,53 +98,47 @@ def _base(path: Path) -> Path:
         raise NotFound(f"cannot look at {path}: {exc.strerror}", path=path) from exc
 
 
-def _tell(answer: Answer, wanted: Wanted, published: Publication) -> None:
-    geometry = published.geometry
+def _tell(answer: Answer, published: Publication) -> None:
     answer.result(
         {
-            "family": Family.KTINT8.value,
-            **named("store", published.path.parent),
-            **named("key", published.path.name if wanted.persistent else _key(published.path)),
-            **named("path", published.path),
+            **_fields(published),
             "outcome": published.outcome.value,
             "manifest_sha256": published.manifest_sha256,
-            "bytes": published.bytes,
-            "files": published.files,
-            "layers": list(published.layers),
-            "parts": geometry.parts,
-            "experts": geometry.experts,
-            "hidden": geometry.hidden,
-            "intermediate": geometry.intermediate,
             "kept_layers": published.kept,
             "findings": [],
         }
     )
-    answer.totals.update(published=int(published.outcome is Outcome.PUBLISHED), bytes=published.bytes)
-    answer.record(str(published.path))
+    answer.totals.update(bytes=published.bytes, files=published.files, layers=len(published.layers))
+    answer.line(str(published.path))
     if published.kept:
         answer.note(f"went on with an interrupted conversion: {text.number(published.kept, 'layer')} kept")
     answer.note(
-        f"{published.path} {_WORDS[published.outcome]}: {text.number(len(published.layers), 'layer')},"
-        f" {text.number(published.files, 'file')}, {text.size(published.bytes)}",
-        verbosity=1 if published.outcome is Outcome.PUBLISHED else 0,
+        f"{published.outcome.value.replace('-', ' ')}: {text.number(len(published.layers), 'layer')},"
+        f" {text.size(published.bytes)} in {text.number(published.files, 'file')}"
     )
 
 
-def _key(path: Path) -> str:
-    root = layout.parse_root_name(path.name)
-    return path.name if root is None else root.run_id
-
-
-def _tell_damage(answer: Answer, wanted: Wanted, exc: Damaged) -> None:
-    answer.result(
-        {
-            "family": Family.KTINT8.value,
-            **named("path", wanted.source),
-            "outcome": "failed",
-            "manifest_sha256": None,
-            "findings": [finding_fields(finding) for finding in exc.findings],
+def _fields(published: Publication) -> dict[str, object]:
+    """The tree as a scan sees it, or what it would be."""
+    found = roots.locate(published.path)
+    root = None if found is None else found[1]
+    base, geometry = published.path.parent, published.geometry
+    planned = Artifact(
+        Family.KTINT8,
+        base,
+        published.path.name if root is None else root.key,
+        published.path,
+        State.ABSENT,
+        published.bytes,
+        files=published.files,
+        detail={
+            "layers": {"indices": list(published.layers)},
+            "parts": geometry.parts,
+            "experts": geometry.experts,
+            "hidden": geometry.hidden,
+            "intermediate": geometry.intermediate,
         },
-        Status.DAMAGED,
     )
-    for finding in exc.findings:
-        answer.line(f"{wanted.source}: ", *text.finding(finding), problem=True)
+    if published.manifest_sha256 is None:
+        return artifact_fields(planned)
+    return artifact_fields(open_store(base).look(planned) or planned)
