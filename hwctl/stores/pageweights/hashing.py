@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 
-BLOCK = 1 << 21
-"""Bytes that are worked through together: a few such blocks stay in the processor's cache."""
-
-RING = 4
-"""Blocks in rotation: a block may be overwritten once RING - 1 further ones were fed."""
+from hwctl.stores.pageweights.memory import RING
 
 # Below this a page is hashed before a thread would have started.
 _INLINE_BYTES = 1 << 20
@@ -29,16 +26,25 @@ class Digester:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="sha256") if size > _INLINE_BYTES else None
         self._pending: deque[Future[None]] = deque()
 
-    def feed(self, block: memoryview | bytes) -> None:
-        """Hash a block, now or soon: it must stay as it is until RING - 1 further ones were fed."""
+    def feed(self, block: memoryview | bytes, then: Callable[[], None] | None = None) -> None:
+        """Hash a block, now or soon: it must stay as it is until RING - 1 further ones were fed.
+
+        ``then`` is called after it on the same thread; what it raises comes out of a later call here.
+        """
         if self._pool is None:
-            self._sha.update(block)
+            self._work(block, then)
             return
-        self._pending.append(self._pool.submit(self._sha.update, block))
+        self._pending.append(self._pool.submit(self._work, block, then))
         while len(self._pending) >= RING:
             self._pending.popleft().result()
 
+    def _work(self, block: memoryview | bytes, then: Callable[[], None] | None) -> None:
+        self._sha.update(block)
+        if then is not None:
+            then()
+
     def hexdigest(self) -> str:
+        """The digest of all that was fed."""
         while self._pending:
             self._pending.popleft().result()
         return self._sha.hexdigest()
@@ -52,19 +58,3 @@ class Digester:
         # An exception or a signal: the block in hand is finished, what is queued is not begun.
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
-
-
-class Ring:
-    """RING reused blocks, handed out in turn."""
-
-    def __init__(self, size: int) -> None:
-        """``size`` is how much will pass through, so that small pages take little."""
-        self._block = min(BLOCK, size)
-        self._memory = memoryview(bytearray(self._block * RING))
-        self._turn = 0
-
-    def next(self, length: int) -> memoryview:
-        """The first ``length`` bytes of the next block; ``length`` is at most BLOCK."""
-        start = self._block * self._turn
-        self._turn = (self._turn + 1) % RING
-        return self._memory[start : start + length]

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from hwctl.errors import Damaged, Finding, from_os_error
 from hwctl.fs.paths import identity, open_regular
 from hwctl.stores.pageweights.geometry import WEIGHTS, TensorShape, code_of, torch_name
-from hwctl.stores.pageweights.hashing import Ring
+from hwctl.stores.pageweights.memory import Ring
 from hwctl.weights.safetensors_file import Header, TensorEntry, read_header
 
 if TYPE_CHECKING:

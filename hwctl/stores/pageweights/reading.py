@@ -7,7 +7,6 @@ process. What the facts mean, and in which order findings stand, is for ``checks
 
 from __future__ import annotations
 
-import mmap
 import os
 import struct
 from collections.abc import Callable, Iterator
@@ -20,7 +19,8 @@ from hwctl.fs.pagecache import QuietFile, Ways
 from hwctl.stores.base import Content, silent
 from hwctl.stores.pageweights.content import FiniteTest, finite_test
 from hwctl.stores.pageweights.geometry import IDS, IDS_DTYPE, LOADABLE, WEIGHTS
-from hwctl.stores.pageweights.hashing import BLOCK, Digester, Ring
+from hwctl.stores.pageweights.hashing import Digester
+from hwctl.stores.pageweights.memory import BLOCK, PrivateMemory, Ring
 from hwctl.weights.safetensors_file import Header, TensorEntry, parse_header
 
 HEADER_BYTES = 8 << 20
@@ -90,19 +90,21 @@ def read_whole(fd: int, size: int, pace: Pace, *, keep: bool = False) -> Reading
         raw = _read_head(read_into, size)
         header = _parse(raw, size)
         start = header.data_start if isinstance(header, Header) else len(raw)
-        data = private_memory(size - start) if keep and isinstance(header, Header) else None
-        ring = Ring(size - start)
+        private = PrivateMemory(size - start) if keep and isinstance(header, Header) else None
+        memory = private or Ring(size - start)
         looks = _Looks()
         digester.feed(raw[:start])
         pace.on_block(start)
         for entry, begin, length in _segments(header, size - start, pace.block):
-            block = ring.next(length) if data is None else data[begin : begin + length]
+            block = memory.next(length)
             _fill(read_into, block, start + begin)
-            digester.feed(block)
-            if entry is not None:
+            # Fresh memory keeps the reading thread busy with page faults: then the other one looks as well.
+            digester.feed(block, None if private is None else partial(looks.at, entry, block))
+            if private is None:
                 looks.at(entry, block)
             pace.on_block(length)
         sha256 = digester.hexdigest()
+    data = None if private is None else private.view
     return Reading(header, looks.page_id, sha256, tuple(looks.nonfinite), looks.content, size, data)
 
 
@@ -128,7 +130,10 @@ class _Looks:
         self.content = Content.CHECKED
         self._tests: dict[str, FiniteTest | None] = {}
 
-    def at(self, entry: TensorEntry, block: memoryview) -> None:
+    def at(self, entry: TensorEntry | None, block: memoryview) -> None:
+        """Look at a block of a tensor; bytes that belong to none have nothing to show."""
+        if entry is None:
+            return
         if entry.name == IDS:
             self.page_id = _INT64.unpack(block)[0] if _well_formed(entry) else None
         elif entry.name in WEIGHTS and entry.dtype in LOADABLE and entry.name not in self.nonfinite:
@@ -178,16 +183,6 @@ def _parse(raw: bytes, size: int) -> Header | tuple[Finding, ...]:
         message = f"its header of {length} bytes is over the limit of {HEADER_BYTES} for a page"
         return (Finding("header-too-large", message, expected=HEADER_BYTES, actual=length),)
     return parse_header(raw, size, strict=False)
-
-
-def private_memory(size: int) -> memoryview:
-    """Fresh memory of ``size`` bytes that no forked child will share.
-
-    Its page faults happen while another thread hashes. Asking for huge pages was tried: the kernel then
-    stops to make room for them, and a hit took twice as long on a node whose memory had been in use.
-    """
-    memory = mmap.mmap(-1, max(size, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    return memoryview(memory)[:size]
 
 
 def _fill(read_into: ReadInto, block: memoryview, offset: int) -> None:

@@ -19,8 +19,8 @@ from hwctl.stores.pageweights import layout
 from hwctl.stores.pageweights.authority import Authority, Source
 from hwctl.stores.pageweights.checks import Verdict, check_page
 from hwctl.stores.pageweights.documents import Expected
-from hwctl.stores.pageweights.hashing import BLOCK
 from hwctl.stores.pageweights.locking import share_page
+from hwctl.stores.pageweights.memory import BLOCK
 from hwctl.stores.pageweights.place import Place
 from hwctl.stores.pageweights.reading import Pace
 from hwctl.stores.pageweights.roots import Root

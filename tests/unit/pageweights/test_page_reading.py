@@ -16,7 +16,7 @@ import pytest
 from hwctl.fs.pagecache import Ways
 from hwctl.stores.base import Content
 from hwctl.stores.pageweights import reading
-from hwctl.stores.pageweights.hashing import BLOCK
+from hwctl.stores.pageweights.memory import BLOCK
 from hwctl.stores.pageweights.reading import Pace, ReadEnd, read_structure, read_whole
 from hwctl.weights.safetensors_file import Header
 
