@@ -71,6 +71,11 @@ def parse_header(
     header = raw[PREFIX_BYTES : PREFIX_BYTES + length]
     if len(header) < length:
         raise ValueError(f"the header has {length} bytes, only {len(header)} were given")
+    return _judge(header, file_size, strict, unknown_dtypes)
+
+
+def _judge(header: bytes, file_size: int, strict: bool, unknown_dtypes: bool) -> Header | tuple[Finding, ...]:
+    length = len(header)
     try:
         by_name, metadata, repeated = _collect(header, strict)
     except Malformed as exc:
@@ -101,11 +106,11 @@ def read_header(
     if isinstance(length, Finding):
         findings: Header | tuple[Finding, ...] = (length,)
     else:
-        raw = prefix + _pread_all(fd, length, PREFIX_BYTES)
-        if len(raw) < PREFIX_BYTES + length:
-            findings = (_past_end(length, len(raw)),)
+        header = _pread_all(fd, length, PREFIX_BYTES)
+        if len(header) < length:
+            findings = (_past_end(length, PREFIX_BYTES + len(header)),)
         else:
-            findings = parse_header(raw, file_size, strict=strict, unknown_dtypes=unknown_dtypes)
+            findings = _judge(header, file_size, strict, unknown_dtypes)
     if isinstance(findings, Header):
         return findings
     if findings[0].code not in ("truncated", "trailing-bytes"):

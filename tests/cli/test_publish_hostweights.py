@@ -228,6 +228,21 @@ def test_a_denied_artifact_is_not_copied(tmp_path: Path, store: Path) -> None:
     assert publish(artifact, store).status == 65
 
 
+def test_an_artifact_that_is_not_there(tmp_path: Path, store: Path) -> None:
+    other = make_hostweights.make_store(tmp_path / "other")
+    assert publish(other / "artifacts" / make_hostweights.key_of(3), store).status == 10
+    assert not store.exists()
+
+
+def test_copying_changes_nothing_in_the_other_store(tmp_path: Path, store: Path) -> None:
+    other = make_hostweights.make_store(tmp_path / "other")
+    artifact = make_hostweights.make_artifact(other, 3, locks=False)
+    before = everything(other)
+    assert publish(artifact, store).status == 0
+    assert everything(other) == before
+    assert os.listdir(other / "locks") == ["domain-init.lock"]
+
+
 def test_an_artifact_brings_its_own_identity(tmp_path: Path, store: Path) -> None:
     artifact = make_hostweights.make_artifact(make_hostweights.make_store(tmp_path / "other"), 3)
     assert publish(artifact, store, "--model-id", "x").status == 2
