@@ -79,17 +79,16 @@ class Converter:
         n, k = self._plan.geometry.shape(projection)
         slices = matrix.columns // k
         scales = self._scales.tensor(torch.float32, slices, n)
-        for top in range(0, matrix.rows, n):
-            for row, block in self._rows.blocks(matrix, top, top + n):
-                for index in range(slices):
-                    part = top // n + index
-                    data = self._quantised(block, row, index * k, k, scales[index, row - top :])
-                    yield Piece(part, projection, Kind.QUANT, (row - top) * k, data)
-            data = self._scales.bytes(slices * n * SCALE_BYTES)
+        for row, block in self._rows.blocks(matrix, cut=n):
+            first, at = divmod(row, n)
             for index in range(slices):
-                part = top // n + index
-                own = data[index * n * SCALE_BYTES : (index + 1) * n * SCALE_BYTES]
-                yield Piece(part, projection, Kind.SCALE, 0, own)
+                data = self._quantised(block, row, index * k, k, scales[index, at:])
+                yield Piece(first + index, projection, Kind.QUANT, at * k, data)
+            if at + block.shape[0] == n:
+                data = self._scales.bytes(slices * n * SCALE_BYTES)
+                for index in range(slices):
+                    own = data[index * n * SCALE_BYTES : (index + 1) * n * SCALE_BYTES]
+                    yield Piece(first + index, projection, Kind.SCALE, 0, own)
 
     def _quantised(
         self, block: torch.Tensor, row: int, column: int, columns: int, scales: torch.Tensor

@@ -77,6 +77,7 @@ _FAMILIES = (
     Family("qwen3_vl_moe", SPARSE_STEP, fused=Fused.INPUT_FIRST),
     Family("qwen3_omni_moe", SPARSE_STEP, prefix="thinker.", nesting=("thinker_config", "text_config")),
     Family("qwen3_5_moe", EVERY_LAYER, fused=Fused.OUTPUT_FIRST),
+    Family("minimax", EVERY_LAYER, width_keys=("intermediate_size",)),  # M2 was first published so
     Family("minimax_m2", EVERY_LAYER, width_keys=("intermediate_size",)),
     Family("mixtral", EVERY_LAYER, width_keys=("intermediate_size",)),
 )

@@ -35,31 +35,33 @@ class RowReader:
         self._raw, self._plain, self._products, self._stripe = Scratch(), Scratch(), Scratch(), Scratch()
         self._scales: tuple[str, int, torch.Tensor] | None = None
 
-    def blocks(self, matrix: Matrix, begin: int, end: int) -> Iterator[tuple[int, torch.Tensor]]:
-        """(first row, bf16 [rows, columns]) over the rows from ``begin`` to ``end``, both multiples of 64.
+    def blocks(self, matrix: Matrix, cut: int) -> Iterator[tuple[int, torch.Tensor]]:
+        """(first row, bf16 [rows, columns]) over the whole matrix in order.
 
-        A block is valid until the next one. Raises Refused when a file changed, IoFailed for its disk.
+        No block reaches over a multiple of ``cut``, itself a multiple of 64. A block is valid until the next
+        one. Raises Refused when a file changed, IoFailed for its disk.
         """
         step = max(1, BLOCK_ELEMENTS // matrix.columns // ROW_BLOCK) * ROW_BLOCK
-        if matrix.transposed:
-            yield from self._striped(matrix, begin, end, step)
+        if not matrix.transposed:
+            for row, count in _spans(0, matrix.rows, step, cut):
+                yield row, self._slab_rows(matrix, matrix.origin[0] + row, count)
             return
-        for row in range(begin, end, step):
-            yield row, self._slab_rows(matrix, matrix.origin[0] + row, min(step, end - row))
+        width = max(1, STRIPE_ELEMENTS // matrix.columns // ROW_BLOCK) * ROW_BLOCK
+        for first, rows in _spans(0, matrix.rows, width, matrix.rows):
+            stripe = self._gathered(matrix, first, rows)
+            for row, count in _spans(first, first + rows, step, cut):
+                yield row, stripe[row - first : row - first + count]
 
-    def _striped(self, matrix: Matrix, begin: int, end: int, step: int) -> Iterator[tuple[int, torch.Tensor]]:
+    def _gathered(self, matrix: Matrix, first: int, rows: int) -> torch.Tensor:
+        """Some rows of a matrix that lies transposed: columns of its slab, all of which is read in order."""
         import torch
 
-        width = max(1, STRIPE_ELEMENTS // matrix.columns // step) * step
-        for first in range(begin, end, width):
-            rows = min(width, end - first)
-            stripe = self._stripe.tensor(torch.bfloat16, rows, matrix.columns)
-            kept = slice(matrix.origin[1] + first, matrix.origin[1] + first + rows)
-            for down in range(0, matrix.columns, READ_ROWS):
-                slab = self._slab_rows(matrix, down, READ_ROWS)
-                stripe[:, down : down + READ_ROWS].copy_(slab[:, kept].t())
-            for row in range(0, rows, step):
-                yield first + row, stripe[row : row + step]
+        stripe = self._stripe.tensor(torch.bfloat16, rows, matrix.columns)
+        kept = slice(matrix.origin[1] + first, matrix.origin[1] + first + rows)
+        for down in range(0, matrix.columns, READ_ROWS):
+            slab = self._slab_rows(matrix, down, READ_ROWS)
+            stripe[:, down : down + READ_ROWS].copy_(slab[:, kept].t())
+        return stripe
 
     def _slab_rows(self, matrix: Matrix, first: int, count: int) -> torch.Tensor:
         """``count`` whole rows of the matrix's slab as bf16 [count, slab columns]."""
@@ -95,6 +97,15 @@ class RowReader:
             self._tensors.read_range(matrix.scales, slab * size, (slab + 1) * size, memoryview(memory))
             self._scales = matrix.scales, slab, torch.frombuffer(memory, dtype=dtype).view(shape)
         return self._scales[2]
+
+
+def _spans(begin: int, end: int, step: int, cut: int) -> Iterator[tuple[int, int]]:
+    """(first, count) from ``begin`` to ``end``, at most ``step`` at a time and never over a multiple of
+    ``cut``."""
+    while begin < end:
+        count = min(step, end - begin, cut - begin % cut)
+        yield begin, count
+        begin += count
 
 
 def _torch_dtype(code: str) -> torch.dtype:
