@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from hwctl.errors import Damaged
 from hwctl.fs.locks import Deadline
 from hwctl.stores.pageweights import offers, roots
-from hwctl.stores.pageweights.authority import Authority
+from hwctl.stores.pageweights.authority import Authority, unwritable
 from hwctl.stores.pageweights.checks import Verdict
 from hwctl.stores.pageweights.locking import share_page
 from hwctl.stores.pageweights.publication import (
@@ -71,11 +71,14 @@ def load(root: Root, authority: Authority, *, wait: Deadline) -> Page | None:
     Raises Damaged, Busy, IoFailed.
     """
     held = share_page(root.place, authority.prefix, wait)
+    if held is not None:
+        with held:
+            return _use(root, authority)
     try:
         return _use(root, authority)
-    finally:
-        if held is not None:
-            held.release()
+    except Damaged:
+        # Nobody has ever locked the page, so somebody may be making it at this moment: look once more.
+        return _use(root, authority)
 
 
 def load_or_build(
@@ -94,6 +97,7 @@ def load_or_build(
         page = load(root, authority, wait=wait)
         if page is not None:
             return Loaded(page.to_torch())
+        _require_writable(authority)
         roots.require_fit_for_publishing(root)
         with page_lock(root.place, authority.prefix, wait):
             verdict = find_page(root, authority, Pace(), keep=True)
@@ -102,6 +106,13 @@ def load_or_build(
             weights = builder()
             done = _publish(root, authority, weights, verdict, budget)
         return Loaded(weights, evicted_after(root.place, done, budget, wait))
+
+
+def _require_writable(authority: Authority) -> None:
+    """Before a builder works for nothing."""
+    findings = unwritable(authority)
+    if findings:
+        raise Damaged(findings[0].message, findings)
 
 
 def _publish(

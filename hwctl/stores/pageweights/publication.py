@@ -125,10 +125,11 @@ def find_page(root: Root, authority: Authority, pace: Pace, *, keep: bool = Fals
 
 
 def touch(root: Root, prefix: str) -> None:
-    """Move a page's clock of last use to now: only for a real use."""
+    """Move a page's clock of last use to now: only for a real use. One that has just gone has no clock."""
     name = layout.locator_name(prefix)
     try:
-        os.utime(name, dir_fd=root.fd, follow_symlinks=False)
+        with suppress(FileNotFoundError):
+            os.utime(name, dir_fd=root.fd, follow_symlinks=False)
     except OSError as exc:
         raise from_os_error(exc, "cannot move the page's clock", root.path / name) from exc
 

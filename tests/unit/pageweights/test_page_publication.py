@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import os
 import threading
@@ -129,6 +130,14 @@ def test_what_a_builder_gets_wrong_is_damage_with_findings(root: Path) -> None:
         built(root, lambda: weights(value=float("nan")))
     assert [finding.code for finding in damaged.value.findings] == ["nonfinite"]
     assert names(root) == set()
+
+
+def test_an_authority_nothing_can_be_written_under_asks_no_builder(root: Path) -> None:
+    bad = dataclasses.replace(authority(), source_identity=(1, 2, 4096))
+    with pytest.raises(Damaged) as damaged:
+        load_or_build(root, bad, never, wait=Deadline.now())
+    assert [finding.code for finding in damaged.value.findings] == ["source-authority"]
+    assert list(root.iterdir()) == []
 
 
 def test_loading_makes_nothing_and_says_none(root: Path) -> None:
