@@ -107,8 +107,11 @@ def conduct(
     """Show the plan, have it confirmed, carry it out step by step and sum up; a dry run only shows it."""
     confirm(answer, steps, yes=yes)
     tally, deadline = Tally(answer), deadline_of(wait)
-    for step in steps:
-        tally.add(foresee(step) if answer.dry_run else act(step, deadline))
+    whole = sum(step.artifact.allocated for step in steps)
+    with answer.progress(answer.verb, whole) as progress:
+        for step in steps:
+            tally.add(foresee(step) if answer.dry_run else act(step, deadline))
+            progress.advance(step.artifact.allocated)
     answer.close_with(tally.close())
 
 

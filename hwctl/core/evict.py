@@ -20,6 +20,7 @@ from hwctl.core.plan import Action, Outcome, Result, Step, Target, foreign, may_
 from hwctl.core.policy import EVICTABLE, Filters, Ledger, Limits, Shortfall, due, oldest_first
 from hwctl.errors import Refused, Status
 from hwctl.fs import space
+from hwctl.fs.lock_table import Mode, holder
 from hwctl.fs.locks import Deadline
 from hwctl.stores.base import Artifact, Death, StalePolicy, State, Store
 
@@ -91,8 +92,9 @@ def _step(
         status = Status.REFUSED if artifact.state is State.DAMAGED else Status.OK
         return Step(target.store, artifact, Action.KEEP, obstacle, status=status)
     status = Status.BUSY if due(artifact, limits, now) else Status.OK
-    if leased(artifact):
-        return Step(target.store, artifact, Action.KEEP, _leased_by(artifact), status=status)
+    in_use = _in_use(target.store, artifact)
+    if in_use is not None:
+        return Step(target.store, artifact, Action.KEEP, in_use, status=status)
     if filters.too_young(artifact, now):
         return Step(target.store, artifact, Action.KEEP, "created less than --min-age ago")
     return Step(target.store, artifact, Action.REMOVE, _why(artifact, limits, now), status=status)
@@ -127,8 +129,9 @@ def _named(target: Target, filters: Filters, words: Sequence[str], other_users: 
     obstacle = target.store.removable(artifact)
     if obstacle is not None:
         return Step(target.store, artifact, Action.KEEP, obstacle, status=Status.REFUSED)
-    if leased(artifact):
-        return Step(target.store, artifact, Action.KEEP, _leased_by(artifact), status=Status.BUSY)
+    in_use = _in_use(target.store, artifact)
+    if in_use is not None:
+        return Step(target.store, artifact, Action.KEEP, in_use, status=Status.BUSY)
     return Step(target.store, artifact, Action.REMOVE, "named", status=Status.BUSY)
 
 
@@ -136,11 +139,14 @@ def leased(artifact: Artifact) -> bool:
     return artifact.leases.shared > 0 or artifact.leases.exclusive > 0
 
 
-def _leased_by(artifact: Artifact) -> str:
+def _in_use(store: Store, artifact: Artifact) -> str | None:
+    """Who leases an entry, or uses it without a lease; None when nobody is known to."""
     leases = artifact.leases
-    how = "locked" if leases.exclusive else "leased"
-    who = ", ".join(f"pid {pid}" for pid in leases.pids) or "a process that cannot be seen from here"
-    return f"{how} by {who}"
+    if leased(artifact):
+        mode = Mode.EXCLUSIVE if leases.exclusive else Mode.SHARED
+        who = ", ".join(holder(pid, mode).describe() for pid in leases.pids or (0,))
+        return f"{'locked' if leases.exclusive else 'leased'} by {who}"
+    return "; ".join(store.users(artifact)) or None
 
 
 class Walk:
@@ -207,11 +213,11 @@ def _as_owner(walk: Walk, uid: int, wait: Deadline) -> Iterator[Outcome]:
 def evict_one(step: Step, wait: Deadline) -> Outcome:
     """Carry out the removal of one entry."""
     if leased(step.artifact) and step.store.actor(step.artifact) == os.geteuid():
-        _in_use(step)
-    return carry_out(step, remove, wait, _again, _in_use)
+        _mark_used(step)
+    return carry_out(step, remove, wait, _again, _mark_used)
 
 
-def _in_use(step: Step) -> None:
+def _mark_used(step: Step) -> None:
     """Whoever leases it uses it now; the family's clock learns of it (EVI-01)."""
     step.store.mark_used(step.artifact)
 
@@ -221,4 +227,4 @@ def _again(step: Step, now: Artifact) -> str | None:
         return "it is no garbage any more"
     if (now.last_used or 0) > (step.artifact.last_used or 0):
         return "it was used since the plan was made"
-    return None
+    return "; ".join(step.store.users(now)) or None

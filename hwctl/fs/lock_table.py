@@ -123,7 +123,7 @@ class LockTable:
 
     def holders(self, inode: Inode) -> tuple[Holder, ...]:
         """The holders of a file's locks, each with what /proc tells about it now."""
-        return tuple(_describe(entry) for entry in self.entries(inode))
+        return tuple(holder(entry.pid, entry.mode) for entry in self.entries(inode))
 
 
 def holders(inode: Inode) -> tuple[Holder, ...]:
@@ -131,13 +131,14 @@ def holders(inode: Inode) -> tuple[Holder, ...]:
     return LockTable.read().holders(inode)
 
 
-def _describe(entry: Entry) -> Holder:
-    if entry.pid <= 0:
-        return Holder(None, entry.mode, None, None, None, None)
-    stat = proc_stat(entry.pid)
+def holder(pid: int, mode: Mode) -> Holder:
+    """What /proc tells now about the process that took a lock; ``pid`` is 0 for one that is not visible."""
+    if pid <= 0:
+        return Holder(None, mode, None, None, None, None)
+    stat = proc_stat(pid)
     if stat is None:
-        return Holder(entry.pid, entry.mode, None, None, None, None)
+        return Holder(pid, mode, None, None, None, None)
     age = max(0.0, (time.time_ns() - started_ns(stat)) / 1e9)
-    namespace = pid_namespace(entry.pid)
+    namespace = pid_namespace(pid)
     elsewhere = None if namespace == pid_namespace() else namespace
-    return Holder(entry.pid, entry.mode, uid_of(entry.pid), command_of(entry.pid), age, elsewhere)
+    return Holder(pid, mode, uid_of(pid), command_of(pid), age, elsewhere)

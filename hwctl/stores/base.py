@@ -299,6 +299,10 @@ class Store(Protocol):
         """Move a quarantined (or lift a merely denied) entry back; never over an existing one."""
         ...
 
+    def users(self, artifact: Artifact) -> tuple[str, ...]:
+        """Who uses an entry without a lease, one clause each, where a family's own programs take none."""
+        ...
+
     def removable(self, artifact: Artifact) -> str | None:
         """Why an entry at rest must not be deleted, None when it may be.
 

@@ -29,6 +29,8 @@ class Kit(Protocol):
     """Whether hwctl keeps the clock of last use itself."""
     denies: bool
     """Whether new readers can be turned away from an artifact that is leased."""
+    leases: bool
+    """Whether the family's own programs lock what they use."""
 
     def open(self) -> Store: ...
 
@@ -64,7 +66,7 @@ class Kit(Protocol):
 
 
 class HostWeights:
-    name, clock_kept, denies = "hostweights", True, True
+    name, clock_kept, denies, leases = "hostweights", True, True, True
 
     def __init__(self, folder: Path) -> None:
         self.root = make_hostweights.make_store(folder / "store")
@@ -103,7 +105,7 @@ class HostWeights:
 
 
 class KtInt8:
-    name, clock_kept, denies = "ktint8", False, False
+    name, clock_kept, denies, leases = "ktint8", False, False, False
 
     def __init__(self, folder: Path) -> None:
         self.root = folder / "base"
@@ -147,7 +149,7 @@ class KtInt8:
 
 
 class PageWeights:
-    name, clock_kept, denies = "pageweights", False, False
+    name, clock_kept, denies, leases = "pageweights", False, False, True
 
     def __init__(self, folder: Path) -> None:
         self.root = make_pageweights.make_store(folder / "cache")

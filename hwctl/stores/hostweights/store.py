@@ -184,6 +184,11 @@ class HostWeightStore:
         with _told(artifact.path):
             return self._entry(removal.restore(self._root, self._spot(artifact), artifact))
 
+    def users(self, artifact: Artifact) -> tuple[str, ...]:
+        """Whoever uses an artifact leases it."""
+        del artifact
+        return ()
+
     def removable(self, artifact: Artifact) -> str | None:
         """All that lies in an artifact's folder is the artifact's, however damaged it is."""
         del artifact

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from hwctl.errors import Busy
-from hwctl.fs.liveness import Life, OpenFiles, in_initial_pid_namespace, uid_of
+from hwctl.fs.liveness import Life, OpenFiles, User, in_initial_pid_namespace, uid_of
 from hwctl.fs.locks import Deadline, LockTable, Mode, acquire_dir
 from hwctl.fs.paths import opened_dir
 from hwctl.fs.walk import Inode, inode_of, walk_stats
@@ -142,9 +142,7 @@ def _unused(tree: _Tree, grace_ns: int, evidence: tuple[str, ...]) -> Staleness:
     seen = tree.open_files()
     users = seen.users(inodes)
     if users:
-        user = users[0]
-        why = f"pid {user.pid} ({user.command}) has a file of it {user.how}"
-        return Staleness(Death.LIVE, (*evidence, why))
+        return Staleness(Death.LIVE, (*evidence, _uses(users[0])))
     # Processes of other users are no doubt: kt-kernel and hwctl refuse a tree that is not their own. Nor is
     # pid 1, which here is the machine's init and may keep even root from looking.
     hidden = [pid for pid in seen.unreadable if pid != 1 and uid_of(pid) == tree.artifact.owner_uid]
@@ -155,6 +153,20 @@ def _unused(tree: _Tree, grace_ns: int, evidence: tuple[str, ...]) -> Staleness:
         Death.PROVEN,
         (*evidence, _FREE, "no process of its owner uses it", f"nothing changed for {age_ns / _NS:.1f} s"),
     )
+
+
+def users(artifact: Artifact, open_files: Callable[[], OpenFiles]) -> tuple[str, ...]:
+    """Who has a file of a tree open or mapped, or stands in it, one clause each. Raises OSError."""
+    try:
+        with opened_dir(artifact.path) as root_fd:
+            inodes, _newest_ns = _facts(root_fd)
+    except FileNotFoundError:
+        return ()
+    return tuple(_uses(user) for user in open_files().users(inodes))
+
+
+def _uses(user: User) -> str:
+    return f"pid {user.pid} (uid {user.uid}, {user.command}) has a file of it {user.how}"
 
 
 def _facts(root_fd: int) -> tuple[set[Inode], int]:

@@ -142,6 +142,13 @@ class KtInt8Store:
     def restore(self, artifact: Artifact) -> Artifact:
         return self._entry(aside.restore(self._root, artifact.path.name, artifact.inode))
 
+    def users(self, artifact: Artifact) -> tuple[str, ...]:
+        """kt-kernel's consumer holds no lock; the files it has open or mapped give it away."""
+        try:
+            return staleness.users(artifact, self._open_files)
+        except OSError as exc:
+            raise from_os_error(exc, "cannot look into it", artifact.path) from exc
+
     def removable(self, artifact: Artifact) -> str | None:
         """A finished tree without a sound manifest may be anybody's."""
         if artifact.state not in (State.DAMAGED, State.INCOMPLETE):

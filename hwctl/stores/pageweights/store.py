@@ -192,6 +192,11 @@ class PageStore:
             raise NotFound("was removed as soon as it was restored", path=artifact.path)
         return page
 
+    def users(self, artifact: Artifact) -> tuple[str, ...]:
+        """Whoever uses a page locks it, and keeps copies afterwards."""
+        del artifact
+        return ()
+
     def removable(self, artifact: Artifact) -> str | None:
         """Nobody can say which files a bad locator means."""
         if artifact.state is not State.DAMAGED:
