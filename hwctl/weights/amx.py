@@ -114,8 +114,8 @@ def require_shape(geometry: Geometry) -> None:
     for name, size in (("hidden_size", geometry.hidden), ("intermediate size", geometry.intermediate)):
         if size % ROW_BLOCK:
             raise Unsupported(f"{name} {size} is not a multiple of {ROW_BLOCK}, which {LAYOUT} needs")
-    if geometry.parts not in (allowed := allowed_parts(geometry.intermediate)):
-        choices = " ".join(map(str, allowed))
+    if geometry.parts < 1 or geometry.intermediate % (geometry.parts * ROW_BLOCK):
+        choices = " ".join(map(str, allowed_parts(geometry.intermediate)))
         raise Usage(
             f"an intermediate size of {geometry.intermediate} cannot be cut into {geometry.parts} parts"
             f" of whole {ROW_BLOCK}-row blocks; possible are {choices}"

@@ -37,11 +37,10 @@ _CHUNK = 1 << 20
 class Malformed(Exception):
     """Raised inside this room only; ``code`` is the finding's code, ``at`` the byte where it was met."""
 
-    def __init__(self, code: str, message: str, at: int) -> None:
+    def __init__(self, code: str, message: str, at: int | None = None) -> None:
         super().__init__(message)
         self.code = code
-        self.message = message
-        self.at = at
+        self.message = message if at is None else f"at byte {at}: {message}"
 
 
 def check_utf8(data: bytes) -> None:

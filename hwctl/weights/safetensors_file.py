@@ -1,8 +1,8 @@
 """The safetensors container: reading a header strictly and within bounds, and building one.
 
 Judging is pure: bytes and a size go in, a Header or findings come out, whatever the bytes are. The one
-function that does I/O reads eight bytes and the header, never the payload. The container's grammar is in
-header_json, the element types in dtypes, the naming of other files in sniff.
+function that does I/O reads eight bytes and the header, never the payload. The grammar is in header_json,
+the tiling of the data in tensor_layout, the element types in dtypes, the naming of other files in sniff.
 """
 
 from __future__ import annotations
@@ -12,13 +12,21 @@ import os
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from hwctl.errors import Finding
 from hwctl.weights.dtypes import CODES, DTYPE_BITS, TORCH_NAMES
 from hwctl.weights.header_json import METADATA_KEY, RawMetadata, read_entries
 from hwctl.weights.json_cursor import Malformed
 from hwctl.weights.sniff import HEAD_BYTES, TAIL_BYTES, sniff
-from hwctl.weights.tensor_layout import TensorEntry, judge_layout, judge_size, quoted, tensor_bits
+from hwctl.weights.tensor_layout import (
+    Findings,
+    TensorEntry,
+    judge_layout,
+    judge_size,
+    quoted,
+    tensor_bits,
+)
 
 __all__ = [
     "CODES",
@@ -37,7 +45,6 @@ HEADER_LIMIT = 100_000_000
 """Bytes of JSON a header may have; the safetensors library stops there too."""
 
 PREFIX_BYTES = 8
-MAX_FINDINGS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,26 +79,6 @@ def parse_header(
     if len(header) < length:
         raise ValueError(f"the header has {length} bytes, only {len(header)} were given")
     return _judge(header, file_size, strict, unknown_dtypes)
-
-
-def _judge(header: bytes, file_size: int, strict: bool, unknown_dtypes: bool) -> Header | tuple[Finding, ...]:
-    length = len(header)
-    try:
-        by_name, metadata, repeated = _collect(header, strict)
-    except Malformed as exc:
-        where = f"header of {length} bytes, at byte {exc.at}: {exc.message}"
-        return (Finding(exc.code, where),)
-    tensors = sorted(by_name.values(), key=lambda entry: (entry.begin, entry.end, entry.name))
-    problems, unknown = judge_layout(tensors)
-    if unknown and not unknown_dtypes:
-        problems = [*unknown, *problems]
-    data_start = PREFIX_BYTES + length
-    data_bytes = max((entry.end for entry in tensors), default=0)
-    if not problems and (problem := judge_size(data_start + data_bytes, file_size)) is not None:
-        problems = [problem]
-    if problems:
-        return _capped(problems)
-    return Header(tuple(tensors), metadata, data_start, data_bytes, by_name, _capped([*repeated, *unknown]))
 
 
 def read_header(
@@ -187,11 +174,29 @@ def _past_end(length: int, file_size: int) -> Finding:
     )
 
 
-def _collect(header: bytes, strict: bool) -> tuple[dict[str, TensorEntry], Mapping[str, str], list[Finding]]:
+def _judge(header: bytes, file_size: int, strict: bool, unknown_dtypes: bool) -> Header | tuple[Finding, ...]:
+    data_start = PREFIX_BYTES + len(header)
+    try:
+        by_name, metadata, repeated = _collect(header, strict)
+    except Malformed as exc:
+        return (Finding(exc.code, f"header of {len(header)} bytes, {exc.message}"),)
+    tensors = sorted(by_name.values(), key=lambda entry: (entry.begin, entry.end, entry.name))
+    problems, unknown = judge_layout(tensors)
+    if problems or (unknown and not unknown_dtypes):
+        return problems.all() if unknown_dtypes else (*unknown.all(), *problems.all())
+    data_bytes = max((entry.end for entry in tensors), default=0)
+    problem = judge_size(data_start + data_bytes, file_size)
+    if problem is not None:
+        return (problem,)
+    tolerated = (*repeated.all(), *unknown.all())
+    return Header(tuple(tensors), metadata, data_start, data_bytes, by_name, tolerated)
+
+
+def _collect(header: bytes, strict: bool) -> tuple[dict[str, TensorEntry], Mapping[str, str], Findings]:
     """All entries by name, the last of a repeated name; the repetitions are findings, or end it if strict."""
     by_name: dict[str, TensorEntry] = {}
     metadata: dict[str, str] = {}
-    repeated: list[Finding] = []
+    repeated = Findings()
     dtypes: dict[str, str] = {}
     shapes: dict[tuple[int, ...], tuple[int, ...]] = {}
 
@@ -206,7 +211,7 @@ def _collect(header: bytes, strict: bool) -> tuple[dict[str, TensorEntry], Mappi
             if earlier is not None:
                 twice = f"tensor {quoted(item.name)} stands twice"
                 if earlier.dtype not in DTYPE_BITS:  # the library reads, and refuses, what it would drop
-                    raise Malformed("unknown-dtype", f"unknown dtype {quoted(earlier.dtype)}", 0)
+                    raise Malformed("unknown-dtype", f"unknown dtype {quoted(earlier.dtype)}")
             elif item.repeated is not None:
                 twice = f"tensor {quoted(item.name)}: {quoted(item.repeated)} stands twice"
             # Thousands of layers share a few shapes and dtypes; sharing the objects halves the memory.
@@ -215,19 +220,9 @@ def _collect(header: bytes, strict: bool) -> tuple[dict[str, TensorEntry], Mappi
             by_name[item.name] = TensorEntry(item.name, dtype, shape, item.begin, item.end)
         if twice is not None:
             if strict:
-                raise Malformed("header-duplicate-key", twice, 0)
-            if len(repeated) <= MAX_FINDINGS:
-                repeated.append(Finding("header-duplicate-key", twice))
+                raise Malformed("header-duplicate-key", twice)
+            repeated.add(partial(Finding, "header-duplicate-key", twice))
     return by_name, metadata, repeated
-
-
-def _capped(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """At most MAX_FINDINGS: a hostile header can have a million, and each would be a line."""
-    if len(findings) <= MAX_FINDINGS:
-        return tuple(findings)
-    left_out = len(findings) - MAX_FINDINGS
-    last = Finding(findings[MAX_FINDINGS].code, f"{left_out} more findings of this file are not listed")
-    return (*findings[:MAX_FINDINGS], last)
 
 
 def _pread_all(fd: int, count: int, offset: int) -> bytes:

@@ -7,11 +7,15 @@ business of safetensors_file.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from hwctl.errors import Finding
 from hwctl.weights.dtypes import DTYPE_BITS
+
+MAX_FINDINGS = 100
+"""Findings of a file that are told: a hostile header can have a million, and each would be a line."""
 
 _U64 = 2**64
 _LONGEST_NAME = 200
@@ -49,22 +53,45 @@ def tensor_bits(dtype: str, shape: Iterable[int]) -> int | None:
     return count * width if count * width < _U64 else None
 
 
-def judge_layout(tensors: Sequence[TensorEntry]) -> tuple[list[Finding], list[Finding]]:
+class Findings:
+    """The first MAX_FINDINGS findings of one kind of question, and how many more there were."""
+
+    def __init__(self) -> None:
+        self._told: list[Finding] = []
+        self._more = 0
+
+    def add(self, make: Callable[[], Finding]) -> None:
+        """Note one; those beyond the bound are counted, not made."""
+        if len(self._told) < MAX_FINDINGS:
+            self._told.append(make())
+        else:
+            self._more += 1
+
+    def __bool__(self) -> bool:
+        return bool(self._told)
+
+    def all(self) -> tuple[Finding, ...]:
+        """What was noted, with a last one for what was only counted."""
+        if not self._more:
+            return tuple(self._told)
+        last = Finding(self._told[-1].code, f"{self._more} more findings of this file are not listed")
+        return (*self._told, last)
+
+
+def judge_layout(tensors: Sequence[TensorEntry]) -> tuple[Findings, Findings]:
     """What is wrong with entries sorted by offset, and apart from it the dtypes nobody knows."""
-    problems: list[Finding] = []
-    unknown: list[Finding] = []
+    problems, unknown = Findings(), Findings()
     covered = 0
     before = ""
     for entry in tensors:
         if entry.begin != covered or entry.end < entry.begin:
-            problems.append(_judge_range(entry, covered, before))
+            problems.add(partial(_judge_range, entry, covered, before))
         if entry.end >= covered:
             covered, before = entry.end, entry.name
         if entry.dtype not in DTYPE_BITS:
-            message = f"tensor {quoted(entry.name)} has the unknown dtype {quoted(entry.dtype)}"
-            unknown.append(Finding("unknown-dtype", message))
+            unknown.add(partial(_unknown_dtype, entry))
         elif entry.end >= entry.begin and tensor_bits(entry.dtype, entry.shape) != entry.nbytes * 8:
-            problems.append(_judge_shape(entry))
+            problems.add(partial(_judge_shape, entry))
     return problems, unknown
 
 
@@ -82,6 +109,11 @@ def judge_size(needed: int, file_size: int) -> Finding | None:
 def quoted(text: str) -> str:
     """A name from the file, escaped and cut: it may be the whole header long."""
     return repr(text) if len(text) <= _LONGEST_NAME else f"{text[:_LONGEST_NAME]!r}…"
+
+
+def _unknown_dtype(entry: TensorEntry) -> Finding:
+    message = f"tensor {quoted(entry.name)} has the unknown dtype {quoted(entry.dtype)}"
+    return Finding("unknown-dtype", message)
 
 
 def _judge_range(entry: TensorEntry, covered: int, before: str) -> Finding:

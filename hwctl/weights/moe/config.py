@@ -17,6 +17,8 @@ CONFIG = "config.json"
 EXPERT_KEYS = ("n_routed_experts", "num_experts", "num_local_experts")
 """Names of the expert count; a library may rename it when it saves a model, so each is read in any family."""
 _LARGEST = 2**31 - 1
+_MOST_LAYERS = 1 << 14
+_MOST_EXPERTS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +47,8 @@ def read_config(config: Mapping[str, object] | None) -> MoeConfig:
     keys = _Keys(text)
     hidden = keys.integer("hidden_size", 1)
     intermediate = keys.one_of(family.width_keys)
-    experts = keys.agreed(EXPERT_KEYS)
-    count = keys.integer("num_hidden_layers", 1)
+    experts = keys.agreed(EXPERT_KEYS, _MOST_EXPERTS)
+    count = keys.integer("num_hidden_layers", 1, _MOST_LAYERS)
     layers = _moe_layers(family, keys, count)
     block = keys.block(block_value)
     if not keys.findings and not layers:
@@ -106,13 +108,13 @@ class _Keys:
     def fault(self, key: str, message: str, actual: object = None) -> None:
         self.findings.append(Finding("config-key", f"{key}: {message}", CONFIG, actual=actual))
 
-    def integer(self, key: str, least: int) -> int:
+    def integer(self, key: str, least: int, most: int = _LARGEST) -> int:
         value = self._config.get(key)
         if value is None:
             self.fault(key, "missing")
             return least
-        if type(value) is not int or not least <= value <= _LARGEST:
-            self.fault(key, f"must be an integer from {least} to {_LARGEST}", value)
+        if type(value) is not int or not least <= value <= most:
+            self.fault(key, f"must be an integer from {least} to {most}", value)
             return max(least, 1)
         return value
 
@@ -125,10 +127,10 @@ class _Keys:
         """The first of several keys that is there."""
         return self.integer(next((key for key in names if self._config.get(key) is not None), names[0]), 1)
 
-    def agreed(self, names: tuple[str, ...]) -> int:
+    def agreed(self, names: tuple[str, ...], most: int) -> int:
         """A value that may stand under several names, which must not contradict each other."""
         there = [key for key in names if self._config.get(key) is not None]
-        values = {self.integer(key, 1) for key in there}
+        values = {self.integer(key, 1, most) for key in there}
         if not there:
             self.fault(" or ".join(names), "missing")
         elif len(values) > 1:

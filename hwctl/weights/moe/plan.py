@@ -16,8 +16,6 @@ from hwctl.weights.moe.config import MoeConfig, read_config
 from hwctl.weights.moe.matrix import Matrix
 from hwctl.weights.moe.search import Search
 
-MAX_FINDINGS = 100
-
 
 @dataclass(frozen=True, slots=True)
 class MoePlan:
@@ -62,19 +60,14 @@ def plan_conversion(checkpoint: Checkpoint, parts: int, layers: Container[int] |
     search = Search(checkpoint, config, chosen)
     search.run()
     if search.findings:
-        findings = _capped(search.findings)
+        findings = search.findings
+        if search.dropped:
+            findings.append(Finding("more-findings", f"and at least {search.dropped} more"))
         raise Damaged(
             f"not the checkpoint of a whole model: {findings[0].message}", findings, path=checkpoint.path
         )
     shards = tuple(sorted({checkpoint.weight_map[name] for name in search.tensors}))
     return MoePlan(checkpoint, config, geometry, chosen, shards, search.matrices)
-
-
-def _capped(findings: list[Finding]) -> list[Finding]:
-    rest = len(findings) - MAX_FINDINGS
-    if rest <= 0:
-        return findings
-    return [*findings[:MAX_FINDINGS], Finding("more-findings", f"and {rest} more findings of this kind")]
 
 
 def _ranges(layers: tuple[int, ...]) -> str:

@@ -19,6 +19,7 @@ from hwctl.weights.moe.matrix import Matrix
 from hwctl.weights.moe.naming import Place, Role, expert_name, layer_name, place_of
 from hwctl.weights.tensor_layout import TensorEntry
 
+MAX_FINDINGS = 100
 PLAIN_DTYPES = ("BF16", "F16", "F32")
 BLOCK_DTYPE = "F8_E4M3"
 SCALE_DTYPES = ("F32", "BF16")
@@ -28,6 +29,8 @@ class Search:
     """Looks through one checkpoint; ``layers`` are the ones wanted, all of which have experts by config.
 
     After ``run``, ``matrices`` has every matrix, or there are ``findings``. ``tensors`` are the names used.
+    A config.json that promises too much could ask for millions of findings: the search ends with the layer
+    in which there are enough of them, and counts those that it did not keep.
     """
 
     def __init__(self, checkpoint: Checkpoint, config: MoeConfig, layers: tuple[int, ...]) -> None:
@@ -36,6 +39,7 @@ class Search:
         self._config = config
         self._layers = layers
         self.findings: list[Finding] = []
+        self.dropped = 0
         self.matrices: dict[tuple[int, int, Projection], Matrix] = {}
         self.tensors: set[str] = set()
 
@@ -43,6 +47,8 @@ class Search:
         """Judge every layer wanted. Raises Unsupported at the first tensor of a form not known."""
         places = self._by_layer()
         for layer in self._layers:
+            if self.dropped:
+                return
             there = places.get(layer, {})
             fused = {place for place in there if place.expert is None}
             if not there:
@@ -214,5 +220,8 @@ class Search:
     def _fault(
         self, code: str, message: str, what: str | None = None, expected: object = None, actual: object = None
     ) -> None:
+        if len(self.findings) == MAX_FINDINGS:
+            self.dropped += 1
+            return
         file = what if what == CONFIG else self._shard_of.get(what or "")
         self.findings.append(Finding(code, message, file, expected, actual))

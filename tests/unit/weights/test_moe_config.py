@@ -124,6 +124,8 @@ def test_unsupported_by_name(config: dict[str, Any], words: list[str]) -> None:
         ({"num_experts": 0}, "num_experts"),
         ({"num_local_experts": 5}, "num_experts and num_local_experts"),
         ({"num_hidden_layers": -1}, "num_hidden_layers"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers"),
+        ({"num_experts": 10**6}, "num_experts"),
         ({"decoder_sparse_step": 0}, "decoder_sparse_step"),
         ({"mlp_only_layers": 3}, "mlp_only_layers"),
         ({"mlp_only_layers": [True]}, "mlp_only_layers"),
