@@ -17,7 +17,7 @@ _hwctl() {
         esac
         commands=
         case "$command" in
-        'hwctl') commands='verify inspect quarantine reclaim-stale evict consume exec publish' ;;
+        'hwctl') commands='publish verify inspect quarantine reclaim-stale evict consume exec' ;;
         'hwctl publish') commands='hostweights ktint8 pageweights' ;;
         esac
         if [[ " $commands " == *" $word "* ]]; then
@@ -25,6 +25,41 @@ _hwctl() {
         fi
     done
     case "$command $previous" in
+        'hwctl publish hostweights --from') COMPREPLY=(); return ;;
+        'hwctl publish hostweights --store') _hwctl_paths; return ;;
+        'hwctl publish hostweights --identity') _hwctl_paths; return ;;
+        'hwctl publish hostweights --model-id') COMPREPLY=(); return ;;
+        'hwctl publish hostweights --revision') COMPREPLY=(); return ;;
+        'hwctl publish hostweights --format-metadata') _hwctl_paths; return ;;
+        'hwctl publish hostweights --scope') COMPREPLY=(); return ;;
+        'hwctl publish hostweights --domain-id') COMPREPLY=(); return ;;
+        'hwctl publish hostweights --max-artifact-size') COMPREPLY=(); return ;;
+        'hwctl publish hostweights --max-store-size') COMPREPLY=(); return ;;
+        'hwctl publish hostweights --min-free') COMPREPLY=(); return ;;
+        'hwctl publish hostweights --jobs') COMPREPLY=(); return ;;
+        'hwctl publish hostweights --wait') COMPREPLY=(); return ;;
+        'hwctl publish hostweights --color') COMPREPLY=($(compgen -W 'auto always never' -- "$current")); return ;;
+        'hwctl publish hostweights --family') COMPREPLY=($(compgen -W 'hostweights ktint8 pageweights' -- "$current")); return ;;
+        'hwctl publish ktint8 --from') _hwctl_paths; return ;;
+        'hwctl publish ktint8 --run-id') COMPREPLY=(); return ;;
+        'hwctl publish ktint8 --numa') COMPREPLY=(); return ;;
+        'hwctl publish ktint8 --layers') COMPREPLY=(); return ;;
+        'hwctl publish ktint8 --persistent') _hwctl_paths; return ;;
+        'hwctl publish ktint8 --base') _hwctl_paths; return ;;
+        'hwctl publish ktint8 --jobs') COMPREPLY=(); return ;;
+        'hwctl publish ktint8 --wait') COMPREPLY=(); return ;;
+        'hwctl publish ktint8 --color') COMPREPLY=($(compgen -W 'auto always never' -- "$current")); return ;;
+        'hwctl publish ktint8 --family') COMPREPLY=($(compgen -W 'hostweights ktint8 pageweights' -- "$current")); return ;;
+        'hwctl publish pageweights --page') _hwctl_paths; return ;;
+        'hwctl publish pageweights --cache') _hwctl_paths; return ;;
+        'hwctl publish pageweights --authority') _hwctl_paths; return ;;
+        'hwctl publish pageweights --source') _hwctl_paths; return ;;
+        'hwctl publish pageweights --source-format-revision') COMPREPLY=(); return ;;
+        'hwctl publish pageweights --page-id') COMPREPLY=(); return ;;
+        'hwctl publish pageweights --budget') COMPREPLY=(); return ;;
+        'hwctl publish pageweights --wait') COMPREPLY=(); return ;;
+        'hwctl publish pageweights --color') COMPREPLY=($(compgen -W 'auto always never' -- "$current")); return ;;
+        'hwctl publish pageweights --family') COMPREPLY=($(compgen -W 'hostweights ktint8 pageweights' -- "$current")); return ;;
         'hwctl verify --level') COMPREPLY=($(compgen -W 'marker size full' -- "$current")); return ;;
         'hwctl verify --identity') _hwctl_paths; return ;;
         'hwctl verify --authority') _hwctl_paths; return ;;
@@ -83,44 +118,13 @@ _hwctl() {
         'hwctl exec --wait') COMPREPLY=(); return ;;
         'hwctl exec --color') COMPREPLY=($(compgen -W 'auto always never' -- "$current")); return ;;
         'hwctl exec --family') COMPREPLY=($(compgen -W 'hostweights ktint8 pageweights' -- "$current")); return ;;
-        'hwctl publish hostweights --from') COMPREPLY=(); return ;;
-        'hwctl publish hostweights --store') _hwctl_paths; return ;;
-        'hwctl publish hostweights --identity') _hwctl_paths; return ;;
-        'hwctl publish hostweights --model-id') COMPREPLY=(); return ;;
-        'hwctl publish hostweights --revision') COMPREPLY=(); return ;;
-        'hwctl publish hostweights --format-metadata') _hwctl_paths; return ;;
-        'hwctl publish hostweights --scope') COMPREPLY=(); return ;;
-        'hwctl publish hostweights --domain-id') COMPREPLY=(); return ;;
-        'hwctl publish hostweights --max-artifact-size') COMPREPLY=(); return ;;
-        'hwctl publish hostweights --max-store-size') COMPREPLY=(); return ;;
-        'hwctl publish hostweights --min-free') COMPREPLY=(); return ;;
-        'hwctl publish hostweights --jobs') COMPREPLY=(); return ;;
-        'hwctl publish hostweights --wait') COMPREPLY=(); return ;;
-        'hwctl publish hostweights --color') COMPREPLY=($(compgen -W 'auto always never' -- "$current")); return ;;
-        'hwctl publish hostweights --family') COMPREPLY=($(compgen -W 'hostweights ktint8 pageweights' -- "$current")); return ;;
-        'hwctl publish ktint8 --from') _hwctl_paths; return ;;
-        'hwctl publish ktint8 --run-id') COMPREPLY=(); return ;;
-        'hwctl publish ktint8 --numa') COMPREPLY=(); return ;;
-        'hwctl publish ktint8 --layers') COMPREPLY=(); return ;;
-        'hwctl publish ktint8 --persistent') _hwctl_paths; return ;;
-        'hwctl publish ktint8 --base') _hwctl_paths; return ;;
-        'hwctl publish ktint8 --jobs') COMPREPLY=(); return ;;
-        'hwctl publish ktint8 --wait') COMPREPLY=(); return ;;
-        'hwctl publish ktint8 --color') COMPREPLY=($(compgen -W 'auto always never' -- "$current")); return ;;
-        'hwctl publish ktint8 --family') COMPREPLY=($(compgen -W 'hostweights ktint8 pageweights' -- "$current")); return ;;
-        'hwctl publish pageweights --page') _hwctl_paths; return ;;
-        'hwctl publish pageweights --cache') _hwctl_paths; return ;;
-        'hwctl publish pageweights --authority') _hwctl_paths; return ;;
-        'hwctl publish pageweights --source') _hwctl_paths; return ;;
-        'hwctl publish pageweights --source-format-revision') COMPREPLY=(); return ;;
-        'hwctl publish pageweights --page-id') COMPREPLY=(); return ;;
-        'hwctl publish pageweights --budget') COMPREPLY=(); return ;;
-        'hwctl publish pageweights --wait') COMPREPLY=(); return ;;
-        'hwctl publish pageweights --color') COMPREPLY=($(compgen -W 'auto always never' -- "$current")); return ;;
-        'hwctl publish pageweights --family') COMPREPLY=($(compgen -W 'hostweights ktint8 pageweights' -- "$current")); return ;;
     esac
     case "$command" in
         'hwctl') options='--version -h --help' ;;
+        'hwctl publish') options='-h --help' ;;
+        'hwctl publish hostweights') options='--from --store --identity --trust-identity --model-id --revision --format-metadata --ordered --scope --domain-id --max-artifact-size --max-store-size --min-free --jobs -n --dry-run -y --yes --wait --json -q --quiet -v --verbose --color --family -h --help' ;;
+        'hwctl publish ktint8') options='--from --run-id --numa --layers --persistent --base --jobs -n --dry-run -y --yes --wait --json -q --quiet -v --verbose --color --family -h --help' ;;
+        'hwctl publish pageweights') options='--page --cache --authority --source --source-format-revision --page-id --budget -n --dry-run -y --yes --wait --json -q --quiet -v --verbose --color --family -h --help' ;;
         'hwctl verify') options='--level --identity --authority --source --for --numa --expect --paths-from -0 --null --jobs --wait --timeout --rate --metrics --json -q --quiet -v --verbose --color --family -h --help' ;;
         'hwctl inspect') options='--state --match --sort --manifest --metrics --json -q --quiet -v --verbose --color --family -h --help' ;;
         'hwctl quarantine') options='--reason --restore -n --dry-run -y --yes --wait --jobs --other-users --json -q --quiet -v --verbose --color --family -h --help' ;;
@@ -128,10 +132,6 @@ _hwctl() {
         'hwctl evict') options='--max-size --min-free --older-than --keep --all --match --exclude --min-age --quarantined --other-users -n --dry-run -y --yes --wait --metrics --json -q --quiet -v --verbose --color --family -h --help' ;;
         'hwctl consume') options='--to --each --discard --check-only --layers --jobs -n --dry-run -y --yes --wait --json -q --quiet -v --verbose --color --family -h --help' ;;
         'hwctl exec') options='--with --level --jobs --wait --json -q --quiet -v --verbose --color --family -h --help' ;;
-        'hwctl publish') options='-h --help' ;;
-        'hwctl publish hostweights') options='--from --store --identity --trust-identity --model-id --revision --format-metadata --ordered --scope --domain-id --max-artifact-size --max-store-size --min-free --jobs -n --dry-run -y --yes --wait --json -q --quiet -v --verbose --color --family -h --help' ;;
-        'hwctl publish ktint8') options='--from --run-id --numa --layers --persistent --base --jobs -n --dry-run -y --yes --wait --json -q --quiet -v --verbose --color --family -h --help' ;;
-        'hwctl publish pageweights') options='--page --cache --authority --source --source-format-revision --page-id --budget -n --dry-run -y --yes --wait --json -q --quiet -v --verbose --color --family -h --help' ;;
     esac
     if [[ $current == -* ]]; then
         COMPREPLY=($(compgen -W "$options" -- "$current"))
@@ -139,7 +139,7 @@ _hwctl() {
     fi
     commands=
     case "$command" in
-        'hwctl') commands='verify inspect quarantine reclaim-stale evict consume exec publish' ;;
+        'hwctl') commands='publish verify inspect quarantine reclaim-stale evict consume exec' ;;
         'hwctl publish') commands='hostweights ktint8 pageweights' ;;
     esac
     case "$command" in

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import importlib
-
 import typer
 
+from hwctl.cli import publish_hostweights, publish_ktint8, publish_pageweights
 from hwctl.cli.help import App
 
-_FAMILIES = ("publish_hostweights", "publish_ktint8", "publish_pageweights")
+_FAMILIES = (publish_hostweights, publish_ktint8, publish_pageweights)
 
 
 def register(app: typer.Typer) -> None:
     publish = App("publish", about)
     for family in _FAMILIES:
-        importlib.import_module(f"hwctl.cli.{family}").register(publish)
+        family.register(publish)
     app.add_typer(publish, name="publish")
 
 
