@@ -14,8 +14,8 @@ from pathlib import Path
 
 from hwctl.core.source_digests import digest_sources
 from hwctl.core.tensor_digests import content_of, digest_tensors
-from hwctl.core.tensor_stream import specs_of
-from hwctl.errors import Damaged, Finding, NotFound, Refused, Usage
+from hwctl.core.tensor_stream import payload_name, specs_of
+from hwctl.errors import Damaged, NotFound, Refused, Usage
 from hwctl.fs.locks import Deadline
 from hwctl.stores.base import Advance, CheckOptions, Level, Match, silent
 from hwctl.stores.hostweights import leases
@@ -26,14 +26,13 @@ from hwctl.stores.hostweights.derived import (
     tensor_contract,
 )
 from hwctl.stores.hostweights.identity import Identity
-from hwctl.stores.hostweights.layout import ARTIFACTS, is_key
+from hwctl.stores.hostweights.layout import ARTIFACTS, PAYLOAD_SUFFIX, is_key
 from hwctl.stores.hostweights.lookup import examine_key
 from hwctl.stores.hostweights.opening import look_at_root
 from hwctl.stores.hostweights.publication import Publication
 from hwctl.stores.hostweights.records import Manifest
 from hwctl.stores.hostweights.tensors import TensorSpec
 from hwctl.weights.checkpoint import Checkpoint, open_checkpoint
-from hwctl.weights.safetensors_file import Header
 from hwctl.weights.shards import Shard, open_shard
 from hwctl.weights.tensor_reader import TensorReader
 
@@ -185,8 +184,14 @@ def _payload_bytes(folder: Path) -> int:
 
 
 def _specs(manifest: Manifest) -> tuple[TensorSpec, ...]:
+    """The same tensors in the same files; a name that a reader takes and no writer makes is made anew."""
+    names = {entry.file_name: entry.file_name for entry in manifest.files}
+    if not all(name.endswith(PAYLOAD_SUFFIX) for name in names):
+        names = {name: payload_name(number, len(names)) for number, name in enumerate(names, 1)}
     return tuple(
-        TensorSpec(entry.name, entry.dtype, tuple(entry.shape), entry.file_name, entry.kind, entry.role)
+        TensorSpec(
+            entry.name, entry.dtype, tuple(entry.shape), names[entry.file_name], entry.kind, entry.role
+        )
         for entry in manifest.tensors
     )
 
@@ -204,12 +209,7 @@ def _as_checkpoint(folder: Path, manifest: Manifest) -> Checkpoint:
 
 def _renamed(folder: Path, file_name: str, names: Mapping[str, str]) -> Shard:
     shard = open_shard(folder, file_name, strict=False)
-    if not isinstance(shard, Shard):
-        raise _vanished(folder, shard)
-    header: Header = shard.header
-    by_name = {name: header.by_name[key] for name, key in names.items()}
-    return replace(shard, header=replace(header, by_name=by_name))
-
-
-def _vanished(folder: Path, findings: tuple[Finding, ...]) -> Damaged:
-    return Damaged(f"{folder}: {findings[0].message}", findings, path=folder)
+    if not isinstance(shard, Shard):  # it was sound a moment ago
+        raise Damaged(f"{folder}: {shard[0].message}", shard, path=folder)
+    by_name = {name: shard.header.by_name[key] for name, key in names.items()}
+    return replace(shard, header=replace(shard.header, by_name=by_name))

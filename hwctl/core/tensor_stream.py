@@ -37,9 +37,14 @@ def specs_of(checkpoint: Checkpoint) -> tuple[TensorSpec, ...]:
     groups = list(_grouped(entries))
     specs: list[TensorSpec] = []
     for number, group in enumerate(groups, 1):
-        file_name = f"model-{number:05d}-of-{len(groups):05d}.safetensors"
+        file_name = payload_name(number, len(groups))
         specs += [_spec(entry, file_name) for entry in group]
     return tuple(specs)
+
+
+def payload_name(number: int, count: int) -> str:
+    """The name of a payload, counted from 1, as vLLM-Omni's producer names them."""
+    return f"model-{number:05d}-of-{count:05d}.safetensors"
 
 
 def _grouped(entries: Iterable[TensorEntry]) -> Iterator[list[TensorEntry]]:
