@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, TypeAlias, TypeVar
 
-from hwctl.fs.locks import Deadline
+from hwctl.fs.deadline import Deadline
 from hwctl.fs.pace import Pacer, Stopped, TimedOut, Watch
 from hwctl.fs.pagecache import QuietFile, Ways
 

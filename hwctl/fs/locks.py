@@ -14,10 +14,12 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from hwctl.errors import Busy, HwctlError, IoFailed, Refused, from_os_error
+from hwctl.errors import Busy, Refused, from_os_error
+from hwctl.fs.deadline import Deadline
+from hwctl.fs.lock_file import open_lock_file, shown_path, still_named
 from hwctl.fs.lock_table import Entry, Holder, LockTable, Mode, holders, parse_locks
 from hwctl.fs.mounts import mount_of_fd
-from hwctl.fs.paths import kind_of
+from hwctl.fs.paths import DIRECTORY_FLAGS
 from hwctl.fs.walk import Inode, inode_of
 
 __all__ = [
@@ -40,33 +42,6 @@ _POLL_SECONDS = 0.05
 _SECOND_LOOK_SECONDS = 0.02
 
 _NO_LOCKS_HERE = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
-
-
-@dataclass(frozen=True, slots=True)
-class Deadline:
-    """A point in monotonic time after which waiting ends; ``at`` is None for no end."""
-
-    at: float | None
-
-    @classmethod
-    def never(cls) -> Deadline:
-        return cls(None)
-
-    @classmethod
-    def now(cls) -> Deadline:
-        """Already over: whatever polls tries once."""
-        return cls(time.monotonic())
-
-    @classmethod
-    def after(cls, seconds: float) -> Deadline:
-        return cls(time.monotonic() + seconds)
-
-    def remaining(self) -> float | None:
-        """Seconds left, never negative; None without an end."""
-        return None if self.at is None else max(0.0, self.at - time.monotonic())
-
-    def expired(self) -> bool:
-        return self.at is not None and time.monotonic() >= self.at
 
 
 @dataclass(slots=True)
@@ -145,16 +120,16 @@ def acquire(
     Raises Busy with the holders, Refused when the name is no regular file or the file system cannot lock
     (LEA-02), IoFailed or NoRoom when the file cannot be opened.
     """
-    shown = _shown(name, dir_fd)
+    shown = shown_path(name, dir_fd)
     while True:
-        fd = _open(name, dir_fd, shown, create=create, writable=writable, file_mode=file_mode)
+        fd = open_lock_file(name, dir_fd, shown, create=create, writable=writable, file_mode=file_mode)
         if fd is None:
             return None
         try:
             if enforce_mode and stat.S_IMODE(os.fstat(fd).st_mode) != file_mode:
                 os.fchmod(fd, file_mode)
             held = _wait(fd, mode, deadline, shown)
-            current = _still_named(fd, name, dir_fd)
+            current = still_named(fd, name, dir_fd)
         except OSError as exc:
             os.close(fd)
             raise from_os_error(exc, f"{shown}: cannot take the lock", shown) from exc
@@ -173,15 +148,14 @@ def acquire_dir(dir_fd_or_path: int | str | Path, mode: Mode, deadline: Deadline
 
     Given a descriptor, another one is opened for the lock, so that the caller's may be closed at will.
     """
-    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     if isinstance(dir_fd_or_path, int):
-        shown = _shown(".", dir_fd_or_path)
+        shown = shown_path(".", dir_fd_or_path)
         name, dir_fd = ".", dir_fd_or_path
     else:
         shown = os.fspath(dir_fd_or_path)
         name, dir_fd = shown, None
     try:
-        fd = os.open(name, flags, dir_fd=dir_fd)
+        fd = os.open(name, DIRECTORY_FLAGS, dir_fd=dir_fd)
     except OSError as exc:
         raise from_os_error(exc, f"{shown}: cannot open the directory to lock it", shown) from exc
     try:
@@ -208,69 +182,7 @@ def adopt(fd: int) -> Held:
     if not entries:
         raise Refused(f"inherited lease: descriptor {fd} holds no lock")
     os.set_inheritable(fd, False)
-    return Held(fd, _shown(".", fd), entries[0].mode, entries[0].pid, inode_of(st))
-
-
-def _shown(name: str | Path, dir_fd: int | None) -> str:
-    """The path for messages and for ``Held.path``; nothing is opened by it."""
-    text = os.fspath(name)
-    if dir_fd is None:
-        return text
-    try:
-        base = os.readlink(f"/proc/self/fd/{dir_fd}")
-    except OSError:
-        return text
-    return base if text == "." else os.path.join(base, text)
-
-
-def _open(
-    name: str | Path, dir_fd: int | None, shown: str, *, create: bool, writable: bool, file_mode: int
-) -> int | None:
-    flags = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
-    if create:
-        flags |= os.O_CREAT
-    flags |= os.O_RDWR if create or writable else os.O_RDONLY
-    try:
-        fd = os.open(name, flags, file_mode, dir_fd=dir_fd)
-    except FileNotFoundError as exc:
-        if not create:
-            return None
-        raise from_os_error(exc, f"{shown}: cannot create the lock file", shown) from exc
-    except OSError as exc:
-        raise _cannot_open(exc, name, dir_fd, shown) from exc
-    try:
-        st = os.fstat(fd)
-        if not stat.S_ISREG(st.st_mode):
-            raise Refused(f"{shown}: the lock file is a {kind_of(st.st_mode)}", path=shown)
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd
-
-
-def _cannot_open(exc: OSError, name: str | Path, dir_fd: int | None, shown: str) -> HwctlError:
-    try:
-        st = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
-    except OSError:
-        return from_os_error(exc, f"{shown}: cannot open the lock file", shown)
-    if not stat.S_ISREG(st.st_mode):
-        return Refused(f"{shown}: the lock file is a {kind_of(st.st_mode)}", path=shown)
-    if isinstance(exc, PermissionError):
-        # LEA-04: a bare "permission denied" on a lock file tells nobody whose store it is.
-        return IoFailed(
-            f"{shown}: the lock file belongs to uid {st.st_uid} and uid {os.geteuid()} may not open it",
-            path=shown,
-            details={"errno": errno.errorcode.get(exc.errno or 0), "owner_uid": st.st_uid},
-        )
-    return from_os_error(exc, f"{shown}: cannot open the lock file", shown)
-
-
-def _still_named(fd: int, name: str | Path, dir_fd: int | None) -> bool:
-    try:
-        named = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
-    except FileNotFoundError:
-        return False
-    return inode_of(named) == inode_of(os.fstat(fd))
+    return Held(fd, shown_path(".", fd), entries[0].mode, entries[0].pid, inode_of(st))
 
 
 def _wait(fd: int, mode: Mode, deadline: Deadline, shown: str) -> Held:

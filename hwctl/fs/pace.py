@@ -10,7 +10,7 @@ import threading
 import time
 
 from hwctl.errors import HwctlError, IoFailed
-from hwctl.fs.locks import Deadline
+from hwctl.fs.deadline import Deadline
 
 _LONGEST_SLEEP = 0.05
 

@@ -1,0 +1,33 @@
+"""When waiting ends, as a value that is handed down. Owns the clock and nothing else."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """A point in monotonic time after which waiting ends; ``at`` is None for no end."""
+
+    at: float | None
+
+    @classmethod
+    def never(cls) -> Deadline:
+        return cls(None)
+
+    @classmethod
+    def now(cls) -> Deadline:
+        """Already over: whatever polls tries once."""
+        return cls(time.monotonic())
+
+    @classmethod
+    def after(cls, seconds: float) -> Deadline:
+        return cls(time.monotonic() + seconds)
+
+    def remaining(self) -> float | None:
+        """Seconds left, never negative; None without an end."""
+        return None if self.at is None else max(0.0, self.at - time.monotonic())
+
+    def expired(self) -> bool:
+        return self.at is not None and time.monotonic() >= self.at
