@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from hwctl.cli import units
-from hwctl.core import expected
-from hwctl.core.verify import Subject
 from hwctl.errors import Usage
-from hwctl.stores import locate
 from hwctl.stores.base import Family, Match, Store
-from hwctl.stores.ktint8.expect import Expectation
+
+if TYPE_CHECKING:
+    from hwctl.core.verify import Subject
+    from hwctl.stores.ktint8.expect import Expectation
 
 _SHAPE = {"numa": "parts", "experts": "experts", "hidden": "hidden", "intermediate": "intermediate"}
 
@@ -51,10 +52,15 @@ class Wishes:
             raise Usage(f"{given[0]} and {given[1]} contradict each other")
         if self.numa is not None and self.checkpoint is None:
             raise Usage("--numa belongs to --for; with --expect write numa=N")
-        _expectation(self.expect)
+        if self.expect:
+            _expectation(self.expect)
 
     def subjects(self, match: Match, store: Store) -> list[Subject]:
         """What is to be checked of the store or entry that a PATH named."""
+        from hwctl.core import expected
+        from hwctl.core.verify import Subject
+        from hwctl.stores import locate
+
         if self.identity is not None:
             return [expected.of_identity(match, store, expected.read_identity_file(self.identity))]
         if self.authority is not None:
@@ -73,6 +79,8 @@ class Wishes:
 
 def _expectation(pairs: Sequence[str]) -> Expectation:
     """``layers=0-3,7`` and its like, each at most once."""
+    from hwctl.stores.ktint8.expect import Expectation
+
     values: dict[str, int] = {}
     layers: tuple[int, ...] | None = None
     for pair in pairs:

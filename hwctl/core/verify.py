@@ -11,7 +11,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from hwctl.core.absence import explain, of_staging
@@ -107,6 +106,8 @@ def verify(subjects: Sequence[Subject], level: Level, options: CheckOptions) -> 
         for subject in subjects:
             yield judge(subject, level, options)
         return
+    from concurrent.futures import Future, ThreadPoolExecutor
+
     stop = _Stop(options)
     shared = replace(options, jobs=max(1, options.jobs // outer), advance=stop.advance)
     pool = ThreadPoolExecutor(outer, thread_name_prefix="verify")
