@@ -6,15 +6,25 @@ of the calling thread, so the one product that can leave the normal range is don
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import torch
 
-SMALLEST_PLAIN_SCALE = 0x05000000
-"""fp32 pattern of 2^-117: from here on the smallest e4m3 code (2^-9) still gives a normal product."""
 _MAGNITUDE = 0x7FFFFFFF
 _FIRST_NORMAL = 0x00800000
+_FIRST_PLAIN = 0x05000000
+"""fp32 pattern of 2^-117: from here on the smallest e4m3 code (2^-9) still gives a normal product."""
+_FIRST_LARGE = 0x7B800000
+"""2^120: from here on 256 times the scale is no number any more."""
+_NAN_CODE = 0x7F
+
+
+def from_fp16(stored: torch.Tensor, out: torch.Tensor, wide: torch.Tensor) -> None:
+    """fp16 to bf16, ties to even; by way of fp32 ``wide``, for which there are fast conversions."""
+    wide.copy_(stored)
+    out.copy_(wide)
 
 
 def dequantise_blocks(
@@ -34,25 +44,38 @@ def dequantise_blocks(
     """
     import torch
 
-    products.copy_(codes)
     factors = scales.to(torch.float32)
-    tiny = bool(_is_tiny(factors.view(torch.int32)).any())
+    magnitudes = factors.view(torch.int32) & _MAGNITUDE
+    plain = (magnitudes >= _FIRST_PLAIN) & (magnitudes < _FIRST_LARGE) | (magnitudes == 0)
+    exact = not bool(plain.all())
+    _widen(codes, out, products)
     rows, columns = codes.shape
     row = 0
     while row < rows:
         block_row = (origin[0] + row) // block[0]
         until = min(rows, (block_row + 1) * block[0] - origin[0])
         factor = factors[block_row].repeat_interleave(block[1])[origin[1] : origin[1] + columns]
-        if tiny:
-            out[row:until] = _exact_product(products[row:until], factor)
+        if exact:
+            out[row:until] = _exact_product(products[row:until] * 256, factor)
         else:
-            out[row:until].copy_(products[row:until].mul_(factor))
+            out[row:until].copy_(products[row:until].mul_(factor * 256))
         row = until
 
 
-def _is_tiny(pattern: torch.Tensor) -> torch.Tensor:
-    magnitude = pattern & _MAGNITUDE
-    return (magnitude != 0) & (magnitude < SMALLEST_PLAIN_SCALE)
+def _widen(codes: torch.Tensor, out: torch.Tensor, products: torch.Tensor) -> None:
+    """A 256th of each code's value into ``products``; ``out`` is scratch.
+
+    torch converts e4m3 one by one. As fp16 the same bits, moved, mean a 256th, subnormals included, which
+    leaves a conversion that processors have and that no floating-point mode touches. Only NaN differs.
+    """
+    import torch
+
+    signed, halves = codes.view(torch.int8), out.view(torch.int16)
+    halves.copy_(signed).mul_(128).bitwise_and_(~0x4000)
+    products.copy_(halves.view(torch.float16))
+    nan = (signed & _NAN_CODE) == _NAN_CODE
+    if bool(nan.any()):
+        products.masked_fill_(nan, math.nan)
 
 
 def _exact_product(values: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from hwctl.weights.amx import ROW_BLOCK
-from hwctl.weights.bfloat16 import dequantise_blocks
+from hwctl.weights.bfloat16 import dequantise_blocks, from_fp16
 from hwctl.weights.dtypes import DTYPE_BITS
 from hwctl.weights.moe.matrix import Matrix
 from hwctl.weights.scratch import Scratch
@@ -32,7 +32,7 @@ class RowReader:
 
     def __init__(self, tensors: TensorReader) -> None:
         self._tensors = tensors
-        self._raw, self._plain, self._products, self._stripe = Scratch(), Scratch(), Scratch(), Scratch()
+        self._raw, self._plain, self._wide, self._stripe = Scratch(), Scratch(), Scratch(), Scratch()
         self._scales: tuple[str, int, torch.Tensor] | None = None
 
     def blocks(self, matrix: Matrix, cut: int) -> Iterator[tuple[int, torch.Tensor]]:
@@ -76,11 +76,13 @@ class RowReader:
         if matrix.dtype == "BF16":
             return stored
         plain = self._plain.tensor(torch.bfloat16, count, across)
-        if matrix.scales is None:
+        if matrix.dtype == "F32":
             return plain.copy_(stored)
-        products = self._products.tensor(torch.float32, count, across)
-        scales = self._slab_scales(matrix)
-        dequantise_blocks(stored, scales, matrix.block, (first, 0), plain, products)
+        wide = self._wide.tensor(torch.float32, count, across)
+        if matrix.scales is None:
+            from_fp16(stored, plain, wide)
+        else:
+            dequantise_blocks(stored, self._slab_scales(matrix), matrix.block, (first, 0), plain, wide)
         return plain
 
     def _slab_scales(self, matrix: Matrix) -> torch.Tensor:
