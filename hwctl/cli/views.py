@@ -41,6 +41,11 @@ class Report:
         self._freeable = 0
         self._stores: list[dict[str, object]] = []
 
+    @property
+    def _paints(self) -> bool:
+        """Whether there is a person to draw tables for; under -q problems are told as records."""
+        return self._answer.output.out.terminal and not self._answer.output.quiet
+
     def store(self, view: View) -> None:
         """A whole store: how full it is, then its rows."""
         answer, rows = self._answer, self._selection.rows(view.rows)
@@ -49,7 +54,7 @@ class Report:
         answer.gauges += gauges(view)
         for warning in view.warnings:
             answer.warn(warning)
-        on_terminal = answer.output.out.terminal
+        on_terminal = self._paints
         if on_terminal:
             answer.line(*heading(view))
             answer.line(usage(view))
@@ -62,7 +67,7 @@ class Report:
         """One entry that was named: its row and all that its family knows of it."""
         pages = core.pages_per_node(row.artifact)
         extra = {} if pages is None else {"pages_per_node": {str(node): n for node, n in pages.items()}}
-        on_terminal = self._answer.output.out.terminal
+        on_terminal = self._paints
         self._rows(store, [row], on_terminal, extra)
         if not on_terminal:
             return

@@ -301,8 +301,14 @@ def test_waiting_for_a_lock_can_be_interrupted(base: Path) -> None:
 # Terminals.
 
 
-def on_a_terminal(*words: str | Path, env: Mapping[str, str] | None = None, columns: int = 80) -> str:
-    """Everything a terminal would have been sent."""
+def on_a_terminal(
+    *words: str | Path,
+    env: Mapping[str, str] | None = None,
+    columns: int = 80,
+    typed: bytes = b"",
+    status: int = 0,
+) -> str:
+    """Everything a terminal would have been sent; what is ``typed`` waits there from the start."""
     leader, follower = pty.openpty()
     process = subprocess.Popen(
         run_hwctl.command(*words),
@@ -312,6 +318,7 @@ def on_a_terminal(*words: str | Path, env: Mapping[str, str] | None = None, colu
         env=run_hwctl.environment({"TERM": "xterm-256color", "COLUMNS": str(columns), **(env or {})}),
     )
     os.close(follower)
+    os.write(leader, typed)
     data = b""
     while select.select([leader], [], [], 60)[0]:
         try:
@@ -322,7 +329,7 @@ def on_a_terminal(*words: str | Path, env: Mapping[str, str] | None = None, colu
             break
         data += piece
     os.close(leader)
-    assert process.wait(30) is not None
+    assert process.wait(30) == status
     return data.decode().replace("\r\n", "\n")
 
 
@@ -356,6 +363,22 @@ def test_progress_is_for_terminals_that_were_not_asked_to_be_quiet(slow: Path) -
     for words in (["-q"], ["--json"]):
         assert "\r" not in on_a_terminal("verify", slow, "--rate", "20MB", *words)
     assert "\r" not in run_hwctl.hwctl_("verify", slow).err
+
+
+def test_a_person_is_asked_and_anything_but_yes_is_no(pages: Path) -> None:
+    for typed, status, left in ((b"\n", 12, 3), (b"n\n", 12, 3), (b"\x04", 12, 3), (b"yes\n", 0, 0)):
+        shown = on_a_terminal("evict", pages, "--all", typed=typed, status=status)
+        assert "[y/N]" in shown
+        assert len(list(pages.glob("*.locator.json"))) == left
+
+
+def test_nobody_is_asked_where_nobody_can_answer(hwctl: Run, pages: Path) -> None:
+    before = time.monotonic()
+    done = hwctl("evict", pages, "--all", "--json")
+    assert done.status == 12
+    assert time.monotonic() - before < 20
+    assert "--yes" in done.error["message"]
+    assert len(list(pages.glob("*.locator.json"))) == 3
 
 
 def test_colour_by_option_wins_over_the_environment(hwctl: Run, pages: Path) -> None:
