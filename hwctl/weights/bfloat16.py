@@ -73,9 +73,17 @@ def _widen(codes: torch.Tensor, out: torch.Tensor, products: torch.Tensor) -> No
     signed, halves = codes.view(torch.int8), out.view(torch.int16)
     halves.copy_(signed).mul_(128).bitwise_and_(~0x4000)
     products.copy_(halves.view(torch.float16))
-    nan = (signed & _NAN_CODE) == _NAN_CODE
-    if bool(nan.any()):
-        products.masked_fill_(nan, math.nan)
+    if _largest_code(signed, out) == _NAN_CODE:
+        products.masked_fill_((signed & _NAN_CODE) == _NAN_CODE, math.nan)
+
+
+def _largest_code(signed: torch.Tensor, out: torch.Tensor) -> int:
+    """The largest code without its sign; the memory of ``out`` is scratch."""
+    import torch
+
+    magnitudes = out.view(torch.int8).view(-1)[: signed.numel()].view(signed.shape)
+    torch.bitwise_and(signed, _NAN_CODE, out=magnitudes)
+    return int(magnitudes.amax())
 
 
 def _exact_product(values: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
