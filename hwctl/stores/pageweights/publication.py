@@ -167,8 +167,8 @@ def publish_locked(
     try:
         if page.locator is not None:
             remove_page(root.fd, prefix, page.locator.key)
-        fd = os.open(temporary, _NEW_FILE, layout.DOCUMENT_MODE, dir_fd=root.fd)
         try:
+            fd = os.open(temporary, _NEW_FILE, layout.DOCUMENT_MODE, dir_fd=root.fd)
             try:
                 sha256 = write_artifact(fd, plan, tests, advance)
                 os.fchmod(fd, layout.ARTIFACT_MODE)

@@ -1,6 +1,6 @@
 """Writing an artifact once: laid out as the safetensors library does, hashed and checked on the way.
 
-Owns the temporary's bytes. Each block is hashed on another thread while it is looked at for infinities and
+Owns the temporary's bytes. Each block is hashed and looked at for infinities on another thread while it is
 written here, so that nothing is read back. Names, records and the order of publication are
 ``publication``'s.
 """
