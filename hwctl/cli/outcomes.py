@@ -117,7 +117,7 @@ def conduct(
 
 def confirm(answer: Answer, steps: Iterable[Step], *, yes: bool) -> None:
     """Show what would change and ask; raises Refused on a no. A plan that changes nothing needs no answer."""
-    acting = [step for step in steps if step.action is not Action.KEEP]
+    acting = [step for step in steps if step.acts]
     if not acting or yes or answer.dry_run:
         return
     for step in acting:

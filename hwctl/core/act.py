@@ -79,7 +79,7 @@ def carry_out(
         reports = as_owner(actor, gid, lambda: [record(_attempt(step, act, wait, again, met_busy))])
         return [recorded(step, report) for report in reports][-1]
     except FileNotFoundError:
-        return _gone(step)
+        return gone(step)
     except (HwctlError, OSError) as exc:
         return _failed(step, exc)
 
@@ -89,7 +89,7 @@ def _attempt(step: Step, act: Act, wait: Deadline, again: Again, met_busy: MetBu
         with step.store.lease(step.artifact, Mode.EXCLUSIVE, wait):
             now = step.store.look(step.artifact)
             if now is None:
-                return _gone(step)
+                return gone(step)
             with eyes_of_root():
                 objection = changed(step.artifact, now) or again(step, now)
             if objection is not None:
@@ -98,7 +98,7 @@ def _attempt(step: Step, act: Act, wait: Deadline, again: Again, met_busy: MetBu
     except Busy as exc:
         return _busy(step, exc, met_busy)
     except NotFound:
-        return _gone(step)
+        return gone(step)
     except (HwctlError, OSError) as exc:
         return _failed(step, exc)
     return Outcome(step, Result.DONE, step.reason, removed=deed.removed, moved_to=deed.moved_to)
@@ -122,7 +122,7 @@ def _busy(step: Step, exc: Busy, met_busy: MetBusy) -> Outcome:
     return Outcome(step, Result.SKIPPED, reason, step.status, error=exc)
 
 
-def _gone(step: Step) -> Outcome:
+def gone(step: Step) -> Outcome:
     """Somebody else removed it first: what was wanted is so, and not one byte of it is counted (REC-09)."""
     return Outcome(step, Result.SKIPPED, "it is gone: somebody else has removed or moved it", gone=True)
 

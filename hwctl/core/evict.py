@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
-from hwctl.core.act import carry_out, record, recorded, remove
+from hwctl.core.act import carry_out, gone, record, recorded, remove
 from hwctl.core.other_users import Record, as_owner
-from hwctl.core.plan import Action, Outcome, Result, Step, Target, foreign, may_act
+from hwctl.core.plan import Action, Outcome, Result, Step, Target, foreign, kept, may_act
 from hwctl.core.policy import EVICTABLE, Filters, Ledger, Limits, Shortfall, due, oldest_first
 from hwctl.errors import Refused, Status
 from hwctl.fs import space
@@ -92,12 +92,11 @@ def _step(
         status = Status.REFUSED if artifact.state is State.DAMAGED else Status.OK
         return Step(target.store, artifact, Action.KEEP, obstacle, status=status)
     status = Status.BUSY if due(artifact, limits, now) else Status.OK
-    in_use = _in_use(target.store, artifact)
-    if in_use is not None:
-        return Step(target.store, artifact, Action.KEEP, in_use, status=status)
     if filters.too_young(artifact, now):
         return Step(target.store, artifact, Action.KEEP, "created less than --min-age ago")
-    return Step(target.store, artifact, Action.REMOVE, _why(artifact, limits, now), status=status)
+    in_use = _in_use(target.store, artifact)
+    reason = _why(artifact, limits, now)
+    return Step(target.store, artifact, Action.REMOVE, reason, status=status, in_use=in_use)
 
 
 def _why(artifact: Artifact, limits: Limits, now: int) -> str:
@@ -130,9 +129,7 @@ def _named(target: Target, filters: Filters, words: Sequence[str], other_users: 
     if obstacle is not None:
         return Step(target.store, artifact, Action.KEEP, obstacle, status=Status.REFUSED)
     in_use = _in_use(target.store, artifact)
-    if in_use is not None:
-        return Step(target.store, artifact, Action.KEEP, in_use, status=Status.BUSY)
-    return Step(target.store, artifact, Action.REMOVE, "named", status=Status.BUSY)
+    return Step(target.store, artifact, Action.REMOVE, "named", status=Status.BUSY, in_use=in_use)
 
 
 def leased(artifact: Artifact) -> bool:
@@ -164,7 +161,7 @@ class Walk:
         """Attempt what is due, and as many of the oldest as the targets still need."""
         for step in self.plan.steps:
             wanted = due(step.artifact, self.plan.limits, self._now)
-            passed_over = step.action is Action.KEEP and self.ledger.shortfalls()
+            passed_over = not step.acts and self.ledger.shortfalls()
             if not (wanted or passed_over or self.ledger.helped_by(step.artifact)):
                 continue
             outcome = attempt(step)
@@ -211,15 +208,20 @@ def _as_owner(walk: Walk, uid: int, wait: Deadline) -> Iterator[Outcome]:
 
 
 def evict_one(step: Step, wait: Deadline) -> Outcome:
-    """Carry out the removal of one entry."""
-    if leased(step.artifact) and step.store.actor(step.artifact) == os.geteuid():
-        _mark_used(step)
+    """Carry out the removal of one entry; one that is in use is waited for as long as ``wait`` lasts."""
+    if step.in_use is not None and wait.expired():
+        if step.store.look(step.artifact) is None:
+            return gone(step)
+        if step.store.actor(step.artifact) == os.geteuid():
+            _mark_used(step)
+        return kept(step)
     return carry_out(step, remove, wait, _again, _mark_used)
 
 
 def _mark_used(step: Step) -> None:
     """Whoever leases it uses it now; the family's clock learns of it (EVI-01)."""
-    step.store.mark_used(step.artifact)
+    if leased(step.artifact):
+        step.store.mark_used(step.artifact)
 
 
 def _again(step: Step, now: Artifact) -> str | None:

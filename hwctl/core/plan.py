@@ -55,7 +55,8 @@ class Step:
     """One entry, what is to happen to it, and why.
 
     ``status`` is what it means for the run when the entry is left as it is: OK in a sweep, BUSY or
-    REFUSED where the caller named it.
+    REFUSED where the caller named it. ``in_use`` says who was using the entry when the plan was made, so
+    that the step will be passed over unless they let go.
     """
 
     store: Store
@@ -64,6 +65,12 @@ class Step:
     reason: str
     evidence: tuple[str, ...] = ()
     status: Status = Status.OK
+    in_use: str | None = None
+
+    @property
+    def acts(self) -> bool:
+        """Whether carrying the step out is expected to change something."""
+        return self.action is not Action.KEEP and self.in_use is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +92,12 @@ class Outcome:
 
 def kept(step: Step) -> Outcome:
     """The outcome of a step that leaves its entry alone."""
-    return Outcome(step, Result.SKIPPED, step.reason, step.status)
+    return Outcome(step, Result.SKIPPED, step.in_use or step.reason, step.status)
 
 
 def foresee(step: Step) -> Outcome:
     """What a dry run says of a step: nothing is locked and nothing changes."""
-    if step.action is Action.KEEP:
-        return kept(step)
-    return Outcome(step, Result.PLANNED, step.reason)
+    return Outcome(step, Result.PLANNED, step.reason) if step.acts else kept(step)
 
 
 def freed(outcomes: Iterable[Outcome]) -> Removed:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +20,8 @@ _Use = tuple[int, str]
 """(pid, how)."""
 
 _MAPPED = "mapped"
+
+_RECENT_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +89,20 @@ class OpenFiles:
         if inode[0] not in self.plain:
             found += self.numbers.get(inode[1], ())
         return found
+
+
+class RecentOpenFiles:
+    """One pass over /proc for many entries, made again when it is older than a second: a run over thousands
+    of entries cannot afford one for each."""
+
+    def __init__(self) -> None:
+        self._seen: OpenFiles | None = None
+        self._at = 0.0
+
+    def __call__(self) -> OpenFiles:
+        if self._seen is None or time.monotonic() - self._at > _RECENT_SECONDS:
+            self._seen, self._at = OpenFiles.read(), time.monotonic()
+        return self._seen
 
 
 def users_of(inodes: Collection[Inode], under: Path | None = None) -> tuple[User, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import subprocess
@@ -14,7 +15,7 @@ import make_ktint8
 import make_pageweights
 import pytest
 from kits import KITS, HostWeights, Kit, PageWeights
-from run_hwctl import NOBODY, command, environment, hwctl_
+from run_hwctl import NOBODY, command, environment, hwctl_, start
 
 HOUR = 3600 * 10**9
 
@@ -206,6 +207,22 @@ def test_several_stores_each_have_their_own_budget(tmp_path: Path) -> None:
     assert run.status == 0
     assert [left(made) for made in stores] == [{1}, {1}, {1}]
     assert len(run.document["totals"]["stores"]) == 3
+
+
+def test_four_at_once_end_well_and_count_each_byte_once(kit: Kit) -> None:
+    for number in range(12):
+        kit.artifact(number)
+    planned = hwctl_("evict", kit.root, "--all", "-n", "--json")
+    total = sum(row["allocated_bytes"] for row in planned.results)
+    runs = [start("evict", kit.root, "--all", "-y", "--json", "--wait", "30s") for _ in range(4)]
+    freed = 0
+    for run in runs:
+        out, err = run.communicate(timeout=60)
+        assert run.returncode == 0, err
+        totals = json.loads(out)["totals"]
+        freed += totals["bytes_freed"] + totals["still_mapped_bytes"]
+    assert freed == total > 0
+    assert not any(kit.open_path(number).exists() for number in range(12))
 
 
 def test_metrics_are_written_also_when_the_target_is_missed(cache: Kit, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import make_hostweights
 import pytest
-from run_hwctl import environment, hwctl_
+from run_hwctl import environment, hwctl_, start
 
 pytestmark = pytest.mark.interop
 
@@ -122,6 +122,24 @@ def test_a_leased_artifact_stays_and_the_others_can_be_opened_meanwhile(tmp_path
         assert omni.ask("close", held) == "closed"
         assert hwctl_("quarantine", root, "--restore", held, "-y").status == 0
         assert omni.ask("lookup", make_hostweights.identity(0)) == "hit"
+
+
+def test_lookups_hit_while_everything_else_is_being_evicted(tmp_path: Path) -> None:
+    root = make_hostweights.make_store(tmp_path / "store")
+    for number in range(60):
+        make_hostweights.make_artifact(root, number, locks=False)
+    stays = make_hostweights.key_of(0)
+    with server(root) as omni:
+        evicting = start("evict", root, "--all", "--exclude", stays, "-y", "--json")
+        lookups = 0
+        while evicting.poll() is None:
+            assert omni.ask("lookup", make_hostweights.identity(0)) == "hit"
+            assert omni.ask("close", stays) == "closed"
+            lookups += 1
+        out, err = evicting.communicate()
+    assert evicting.returncode == 0, err
+    assert json.loads(out)["totals"]["done"] == 59 and lookups > 0
+    assert [path.name for path in (root / "artifacts").iterdir()] == [stays]
 
 
 def test_what_hwctl_set_aside_and_restored_is_a_hit_again(tmp_path: Path) -> None:

@@ -9,11 +9,10 @@ from __future__ import annotations
 import errno
 import os
 import stat
-import time
 
 from hwctl.errors import NotFound, Refused, from_os_error
 from hwctl.fs.atomic import sync_dir
-from hwctl.fs.openfiles import OpenFiles
+from hwctl.fs.openfiles import RecentOpenFiles
 from hwctl.fs.remove import Deleted, remove_file, remove_tree
 from hwctl.fs.walk import inode_of
 from hwctl.stores.base import Artifact, State
@@ -28,35 +27,20 @@ from hwctl.stores.hostweights.layout import (
 from hwctl.stores.hostweights.opening import StoreRoot
 from hwctl.stores.hostweights.places import Spot
 
-_SEEN_FOR_SECONDS = 1.0
 
-
-class Onlookers:
-    """Who has which file open, looked up at most once a second: an eviction removes thousands of entries."""
-
-    def __init__(self) -> None:
-        self._seen: OpenFiles | None = None
-        self._at = 0.0
-
-    def now(self) -> OpenFiles:
-        if self._seen is None or time.monotonic() - self._at > _SEEN_FOR_SECONDS:
-            self._seen, self._at = OpenFiles.read(), time.monotonic()
-        return self._seen
-
-
-def remove(root: StoreRoot, spot: Spot, artifact: Artifact, onlookers: Onlookers) -> Deleted:
+def remove(root: StoreRoot, spot: Spot, artifact: Artifact, open_files: RecentOpenFiles) -> Deleted:
     """Delete one entry. Raises Refused for a stranger, OSError as met."""
     if artifact.state is State.FOREIGN:
         raise Refused(f"not removed: {artifact.reason}", path=artifact.path)
     _require_same(artifact)
     if spot.place is Place.ARTIFACT and spot.key is not None:
-        return quarantine.clean_up(root, spot.key, onlookers.now())
+        return quarantine.clean_up(root, spot.key, open_files())
     if spot.place is Place.DENY and spot.key is not None:
         return _remove_marker(root, spot.name)
     if spot.place is Place.ROOT:
         return _remove_document_temporary(root, spot.name)
     with root.folder(spot.place.value) as folder:
-        deleted = remove_tree(folder, spot.name, inode=artifact.inode, open_files=onlookers.now())
+        deleted = remove_tree(folder, spot.name, inode=artifact.inode, open_files=open_files())
         sync_dir(folder)
     if spot.place is Place.QUARANTINE:
         notes.remove_note(root, spot.name)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from hwctl.errors import NotFound, Refused, from_os_error
 from hwctl.fs.locks import Deadline, Mode, acquire
+from hwctl.fs.openfiles import RecentOpenFiles
 from hwctl.fs.paths import opened_dir, read_document
 from hwctl.stores.base import (
     Artifact,
@@ -70,7 +71,7 @@ class HostWeightStore:
 
     def __init__(self, root: StoreRoot) -> None:
         self._root = root
-        self._onlookers = removal.Onlookers()
+        self._open_files = RecentOpenFiles()
 
     @property
     def family(self) -> Family:
@@ -197,7 +198,7 @@ class HostWeightStore:
     def remove(self, artifact: Artifact) -> Removed:
         self._require_owner(artifact)
         with _told(artifact.path):
-            deleted = removal.remove(self._root, self._spot(artifact), artifact, self._onlookers)
+            deleted = removal.remove(self._root, self._spot(artifact), artifact, self._open_files)
         return Removed(deleted.files, deleted.bytes_freed, deleted.still_mapped)
 
     def sweep(self, deadline: Deadline) -> AbstractContextManager[None]:

@@ -7,9 +7,11 @@ Owns the order of the questions for staging, half-consumed and ready trees. Life
 from __future__ import annotations
 
 import os
+import stat
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass
 
 from hwctl.errors import Busy
 from hwctl.fs.liveness import Life, OpenFiles, User, in_initial_pid_namespace, uid_of
@@ -17,6 +19,7 @@ from hwctl.fs.locks import Deadline, LockTable, Mode, acquire_dir
 from hwctl.fs.paths import opened_dir
 from hwctl.fs.walk import Inode, inode_of, walk_stats
 from hwctl.stores.base import Artifact, Death, Staleness, StalePolicy, State
+from hwctl.stores.ktint8 import layout
 from hwctl.stores.ktint8.documents import read_lease, read_manifest
 from hwctl.stores.ktint8.producer import Producer, life_of
 from hwctl.stores.ktint8.roots import Kind
@@ -29,19 +32,6 @@ FINISHED_GRACE_NS = 60 * 60 * _NS
 """The same for ready and half-consumed trees: kt-kernel's consumer holds no lock and may be loading."""
 
 _FREE = "nobody holds the lock on its root"
-
-
-@dataclass(slots=True)
-class OpenFilesOnce:
-    """One pass over /proc for many trees, made again when it is older than a second."""
-
-    _taken: float = field(default=float("-inf"))
-    _seen: OpenFiles | None = None
-
-    def __call__(self) -> OpenFiles:
-        if self._seen is None or time.monotonic() - self._taken > 1.0:
-            self._seen, self._taken = OpenFiles.read(), time.monotonic()
-        return self._seen
 
 
 def judge(artifact: Artifact, policy: StalePolicy, open_files: Callable[[], OpenFiles]) -> Staleness:
@@ -156,10 +146,16 @@ def _unused(tree: _Tree, grace_ns: int, evidence: tuple[str, ...]) -> Staleness:
 
 
 def users(artifact: Artifact, open_files: Callable[[], OpenFiles]) -> tuple[str, ...]:
-    """Who has a file of a tree open or mapped, or stands in it, one clause each. Raises OSError."""
+    """Who has weights of a finished tree open or mapped, one clause each. Raises OSError.
+
+    Its folders and its manifest do not count: whoever lists a base, or waits for a lock, has them open.
+    """
     try:
         with opened_dir(artifact.path) as root_fd:
-            inodes, _newest_ns = _facts(root_fd)
+            inodes = {inode_of(st) for st in walk_stats(root_fd, ".") if stat.S_ISREG(st.st_mode)}
+            for name in (layout.EPHEMERAL_MANIFEST, layout.PERSISTENT_MANIFEST):
+                with suppress(FileNotFoundError):
+                    inodes.discard(inode_of(os.stat(name, dir_fd=root_fd, follow_symlinks=False)))
     except FileNotFoundError:
         return ()
     return tuple(_uses(user) for user in open_files().users(inodes))

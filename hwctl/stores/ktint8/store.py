@@ -13,7 +13,7 @@ from pathlib import Path
 
 from hwctl.errors import IoFailed, NotFound, Refused, from_os_error
 from hwctl.fs.locks import Deadline, Mode, acquire_dir
-from hwctl.fs.openfiles import OpenFiles
+from hwctl.fs.openfiles import OpenFiles, RecentOpenFiles
 from hwctl.fs.paths import opened_dir, read_document
 from hwctl.fs.remove import remove_tree
 from hwctl.stores.base import (
@@ -56,7 +56,7 @@ class KtInt8Store:
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self._open_files = staleness.OpenFilesOnce()
+        self._open_files = RecentOpenFiles()
 
     @property
     def family(self) -> Family:
@@ -160,15 +160,14 @@ class KtInt8Store:
         if artifact.state is State.FOREIGN:
             raise Refused(f"not removed: {artifact.reason}", path=artifact.path)
         with opened_dir(artifact.path.parent) as parent_fd:
-            name = artifact.path.name
+            name, seen = artifact.path.name, self._open_files()
             if artifact.state is State.STAGING:
-                return _removed_whole(parent_fd, name, artifact)
+                return _removed_whole(parent_fd, name, artifact, seen)
             if artifact.state is State.QUARANTINED:
-                removed = _removed_whole(parent_fd, name, artifact)
+                removed = _removed_whole(parent_fd, name, artifact, seen)
                 aside.drop_empty_quarantine(self._root)
                 return removed
             ephemeral = artifact.detail.get("kind") != Kind.PERSISTENT
-            seen = OpenFiles.read()
             return remove_listed(parent_fd, name, artifact.inode, ephemeral=ephemeral, open_files=seen)
 
     def sweep(self, deadline: Deadline) -> AbstractContextManager[None]:
@@ -184,9 +183,9 @@ class KtInt8Store:
         return artifact
 
 
-def _removed_whole(parent_fd: int, name: str, artifact: Artifact) -> Removed:
+def _removed_whole(parent_fd: int, name: str, artifact: Artifact, seen: OpenFiles) -> Removed:
     try:
-        gone = remove_tree(parent_fd, name, inode=artifact.inode, open_files=OpenFiles.read())
+        gone = remove_tree(parent_fd, name, inode=artifact.inode, open_files=seen)
     except OSError as exc:
         raise from_os_error(exc, "cannot remove it", artifact.path) from exc
     return Removed(gone.files, gone.bytes_freed, gone.still_mapped)

@@ -7,7 +7,6 @@ and so is publishing.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,7 +14,7 @@ from pathlib import Path
 from hwctl.errors import NotFound, Refused, from_os_error
 from hwctl.fs.lock_table import LockTable
 from hwctl.fs.locks import Deadline, Held, Mode
-from hwctl.fs.openfiles import OpenFiles
+from hwctl.fs.openfiles import RecentOpenFiles
 from hwctl.fs.pagecache import Ways
 from hwctl.fs.paths import read_document
 from hwctl.stores.base import (
@@ -48,8 +47,6 @@ from hwctl.stores.pageweights.survey import Survey
 
 __all__ = ["PageStore", "open_store", "recognise"]
 
-_OPEN_FILES_AGE = 1.0
-
 
 def open_store(root: Path) -> PageStore:
     return PageStore(root)
@@ -62,7 +59,7 @@ class PageStore:
         self._root = root
         self._ways = Ways()
         self._sweeping = False
-        self._open_files: tuple[float, OpenFiles] | None = None
+        self._open_files = RecentOpenFiles()
 
     @property
     def family(self) -> Family:
@@ -207,7 +204,7 @@ class PageStore:
         """Raises Refused for a bad locator, which may mean anybody's files: quarantine it instead."""
         with roots.writable(self._root) as root:
             try:
-                return remove_entry(root.fd, artifact, self._used_files())
+                return remove_entry(root.fd, artifact, self._open_files())
             except OSError as exc:
                 raise from_os_error(exc, "cannot remove it", artifact.path) from exc
 
@@ -220,10 +217,3 @@ class PageStore:
                 yield
             finally:
                 self._sweeping = False
-
-    def _used_files(self) -> OpenFiles:
-        """Who has which file open. A pass over /proc is dear, and the answer only goes into the report."""
-        now = time.monotonic()
-        if self._open_files is None or now - self._open_files[0] > _OPEN_FILES_AGE:
-            self._open_files = (now, OpenFiles.read())
-        return self._open_files[1]
