@@ -15,7 +15,7 @@ import pytest
 import torch
 from run_hwctl import Run, command, hwctl_
 from safetensors.torch import save_file
-from upstream_writer import KtKernel, installed
+from upstream_writer import KtKernel
 
 pytestmark = pytest.mark.interop
 
@@ -25,21 +25,6 @@ SHAPE = (
     f"dict(layer_indices={LAYERS}, numa_count={PARTS}, expert_num={EXPERTS}, "
     f"hidden_size={HIDDEN}, intermediate_size={WIDTH})"
 )
-
-
-@pytest.fixture(scope="module")
-def kt_kernel() -> Iterator[KtKernel]:
-    if not installed():
-        pytest.skip("kt-kernel is not installed")
-    try:
-        process = KtKernel()
-    except RuntimeError as exc:
-        pytest.skip(f"kt-kernel does not run here: {exc}")
-    if process.variant == "avx2":
-        process.close()
-        pytest.skip("kt-kernel's AVX2 build has no INT8 writer; it needs a processor with AVX-512")
-    yield process
-    process.close()
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from upstream_writer import KtKernel, installed
+from upstream_writer import KtKernel
 
 from hwctl.core.publish_ktint8 import Target, Work, from_checkpoint, plan_checkpoint
 
@@ -49,21 +49,6 @@ SHAPES = [
     (1, 3584, 128),
 ]
 CASES = [(shape, parts) for shape in SHAPES for parts in (1, 2) if shape[2] % (64 * parts) == 0]
-
-
-@pytest.fixture(scope="module")
-def kt_kernel() -> Iterator[KtKernel]:
-    if not installed():
-        pytest.skip("kt-kernel is not installed")
-    try:
-        process = KtKernel()
-    except RuntimeError as exc:
-        pytest.skip(f"kt-kernel does not run here: {exc}")
-    if process.variant == "avx2":
-        process.close()
-        pytest.skip("kt-kernel's AVX2 build has no INT8 writer; it needs a processor with AVX-512")
-    yield process
-    process.close()
 
 
 @pytest.fixture
