@@ -40,9 +40,13 @@ class Tally:
         word = Styled(outcome.result.value, _STYLES[outcome.result])
         size = outcome.removed.bytes_freed if outcome.result is Result.DONE else artifact.allocated
         problem = outcome.status is not Status.OK
-        answer.record(
-            word, outcome.step.action.value, str(size), str(artifact.path), outcome.reason, problem=problem
-        )
+        action, path = outcome.step.action.value, str(artifact.path)
+        if answer.output.out.terminal:
+            # Keys fill a line of most terminals by themselves; the evidence reads better below.
+            answer.line(word, f" {action} {path} ({text.size(size)})", problem=problem)
+            answer.line(f"    {outcome.reason}", problem=problem)
+        else:
+            answer.record(word, action, str(size), path, outcome.reason, problem=problem)
         if outcome.moved_to is not None:
             answer.note(f"{artifact.path} is now {outcome.moved_to}")
         if outcome.error is not None:
