@@ -32,6 +32,7 @@ class Tally:
         self._skipped = skipped
         self._words: Counter[str] = Counter()
         self._codes: Counter[str] = Counter()
+        self._vanished = 0
         self._bytes = 0
         self._contents_unread = False
         self._clock = time.monotonic()
@@ -39,7 +40,10 @@ class Tally:
     def add(self, verdict: Verdict) -> None:
         answer, report, path = self._answer, verdict.report, str(verdict.artifact.path)
         if verdict.artifact.state is State.VANISHED and verdict.error is None:
-            answer.note(f"{path} vanished before it could be checked")
+            # Evicted or replaced meanwhile: neither damage nor a failure to look (EVI-08).
+            self._vanished += 1
+            answer.result(verdict_fields(verdict, self._level), verdict.status)
+            answer.line(Styled("vanished", Style.FAINT), f" {path}")
             return
         word = _word(verdict)
         self._words[word] += 1
@@ -70,6 +74,7 @@ class Tally:
             damaged=words[DAMAGED],
             absent=words[ABSENT],
             unchecked=words[UNCHECKED],
+            vanished=self._vanished,
             findings=sum(self._codes.values()),
             checked_bytes=self._bytes,
             skipped={state.value: count for state, count in sorted(self._skipped.items())},
