@@ -3,10 +3,11 @@
     python tests/bench/bench_ktint8.py [--rounds N] [--base DIR] [EXPERTS,HIDDEN,INTERMEDIATE …]
 
 Everything runs on two threads with its output in memory, round by round in turn, since a shared machine is
-never the same twice; medians and paired ratios are given. The two sides do not start alike: kt-kernel has its
-tensors in memory, hwctl reads them from a safetensors file (in the page cache). ``write`` converts and writes
-files only; ``publish`` is the whole of hwctl's publication, with the SHA-256 of every file. Memory is the
-growth of the peak over what the process had before. Without kt-kernel its columns stay empty.
+never the same twice; medians and paired ratios are given, by the clock and by processor time, which others on
+the machine disturb less. The two sides do not start alike: kt-kernel has its tensors in memory, hwctl reads
+them from a safetensors file (in the page cache). ``write`` converts and writes files only; ``publish`` is the
+whole of hwctl's publication, with the SHA-256 of every file. Memory is the growth of the peak over what the
+process had before. Without kt-kernel its columns stay empty.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -69,13 +71,22 @@ def write_inputs(folder: Path, experts: int, hidden: int, intermediate: int) -> 
     save_file(tensors, model / "model.safetensors")
 
 
-def measured(work: Callable[..., object], *args: object) -> tuple[float, int]:
-    """Seconds, and the bytes by which the peak of resident memory rose above what it was before."""
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Seconds by the clock and of processor time; bytes that the peak of memory rose above the start."""
+
+    seconds: float
+    cpu: float
+    memory: int
+
+
+def measured(work: Callable[..., object], *args: object) -> Cost:
     Path("/proc/self/clear_refs").write_text("5")
     before = resident("VmRSS")
-    began = time.perf_counter()
+    began, used = time.perf_counter(), time.process_time()
     work(*args)
-    return time.perf_counter() - began, resident("VmHWM") - before
+    took = time.perf_counter() - began
+    return Cost(took, time.process_time() - used, resident("VmHWM") - before)
 
 
 def resident(field: str) -> int:
@@ -113,42 +124,39 @@ def write_piece(fd: int, piece: Piece) -> None:
 
 def bench(folder: Path, base: Path, rounds: int, upstream: KtKernel | None) -> None:
     plan = plan_checkpoint(folder / "model", 1, None)
-    names = ("kt-kernel", "write", "publish")
-    seconds: dict[str, list[float]] = {name: [] for name in names}
-    memory = dict.fromkeys(names, 0)
-
-    def note(name: str, took: float, grown: int) -> None:
-        seconds[name].append(took)
-        memory[name] = max(memory[name], grown)
-
+    costs: dict[str, list[Cost]] = {"kt-kernel": [], "write": [], "publish": []}
     for _ in range(rounds + 1):
         if upstream is not None:
             before = upstream.ask()["rss"]
             (out := base / "upstream").mkdir()
             request = {"input": str(folder / "input.safetensors"), "layer": 0, "parts": 1}
             answer = upstream.ask(**request, threads=THREADS, out=str(out))
-            note("kt-kernel", answer["seconds"], answer["peak"] - before)
+            costs["kt-kernel"].append(Cost(answer["seconds"], answer["cpu"], answer["peak"] - before))
             shutil.rmtree(out)
-        note("write", *measured(convert, plan, base / "plain"))
+        costs["write"].append(measured(convert, plan, base / "plain"))
         shutil.rmtree(base / "plain")
         target = Target.ephemeral(base, f"bench-{secrets.token_hex(4)}")
-        note("publish", *measured(from_checkpoint, plan, target, Work(jobs=THREADS)))
+        costs["publish"].append(measured(from_checkpoint, plan, target, Work(jobs=THREADS)))
         shutil.rmtree(target.path)
-    report({name: took[1:] for name, took in seconds.items()}, memory)
+    report(costs)
 
 
-def report(seconds: dict[str, list[float]], memory: dict[str, int]) -> None:
-    """The first round only warms up and is left out."""
-    for name, took in seconds.items():
-        if took:
-            print(f"  {name:10}{statistics.median(took):8.3f} s{memory[name] / MIB:8.0f} MiB more")
-    for name, what in (
-        ("write", "write, as fast as kt-kernel (floor 1.3)"),
-        ("publish", "publish with digests, as fast as kt-kernel (floor 1.15)"),
-    ):
-        ratios = [a / b for a, b in zip(seconds["kt-kernel"], seconds[name], strict=False)]
-        if ratios:
-            print(f"  {what}: {statistics.median(ratios):.2f} (from {min(ratios):.2f} to {max(ratios):.2f})")
+def report(costs: dict[str, list[Cost]]) -> None:
+    """The first round only warms up, and counts for memory alone."""
+    for name, found in costs.items():
+        if found:
+            seconds = statistics.median(cost.seconds for cost in found[1:])
+            cpu = statistics.median(cost.cpu for cost in found[1:])
+            memory = max(cost.memory for cost in found) / MIB
+            print(f"  {name:10}{seconds:8.3f} s{cpu:8.3f} s of processor time{memory:6.0f} MiB more")
+    for name, floor in (("write", 1.3), ("publish", 1.15)):
+        pairs = list(zip(costs["kt-kernel"][1:], costs[name][1:], strict=False))
+        if pairs:
+            clock = [other.seconds / own.seconds for other, own in pairs]
+            cpu = statistics.median(other.cpu / own.cpu for other, own in pairs)
+            spread = f"from {min(clock):.2f} to {max(clock):.2f}"
+            median = statistics.median(clock)
+            print(f"  {name} is {median:.2f} times as fast ({spread}; floor {floor}), by processor {cpu:.2f}")
 
 
 def main() -> None:

@@ -3,9 +3,10 @@
 ``KtKernel`` is the caller's side; run as a script, this file is the other one. It has to be another process:
 importing kt_kernel changes the floating-point mode of the thread and prints to stdout. Requests and answers
 are one JSON object a line. A request names an ``input`` (a safetensors file with gate and up [E, I, H] and
-down [E, H, I], bf16), ``layer``, ``parts``, ``threads`` and ``out``, the root to write below; the answer has
-the ``seconds`` that writing took and the process's ``rss`` and ``peak`` in bytes. ``{}`` just answers. A
-request with ``tokens`` loads a layer of a tree and runs it, see ``forward``.
+down [E, H, I], bf16), ``layer``, ``parts``, ``threads`` and ``out``, the root to write below. The answer has
+the ``seconds`` that writing took, the processor time ``cpu`` of all threads, and the process's ``rss`` and
+``peak`` in bytes. ``{}`` just answers. A request with ``tokens`` loads a layer of a tree and runs it, see
+``forward``.
 """
 
 from __future__ import annotations
@@ -100,19 +101,20 @@ def on_gpu(experts: int) -> torch.Tensor:
     return _KEPT.setdefault(experts, torch.zeros(experts, dtype=torch.bool))
 
 
-def write(extension: Any, pool: Any, request: dict[str, Any]) -> float:
+def write(extension: Any, pool: Any, request: dict[str, Any]) -> dict[str, float]:
+    """Seconds by the clock and of processor time, of all threads."""
     weights = load_file(request["input"])
     gate, up, down = (weights[name].contiguous() for name in ("gate", "up", "down"))
     experts, intermediate, hidden = gate.shape
     order = torch.arange(experts, dtype=torch.int64)
-    began = time.perf_counter()
+    began, used = time.perf_counter(), time.process_time()
     made = config(extension, pool, request["out"], request["layer"], (experts, hidden, intermediate), 1)
     made.save, made.load = True, False
     made.gate_proj, made.up_proj, made.down_proj = gate.data_ptr(), up.data_ptr(), down.data_ptr()
     moe = extension.moe.AMXInt8_MOE(made)
     pool.submit(moe.load_weights_task(order.data_ptr()))
     pool.sync()
-    return time.perf_counter() - began
+    return {"seconds": time.perf_counter() - began, "cpu": time.process_time() - used}
 
 
 def forward(extension: Any, pool: Any, request: dict[str, Any]) -> None:
@@ -153,7 +155,7 @@ def main() -> None:
             if "tokens" in request:
                 forward(extension, pool, request)
             else:
-                answer["seconds"] = write(extension, pool, request)
+                answer |= write(extension, pool, request)
             answer |= memory()
         print(json.dumps(answer), file=answers, flush=True)
     os._exit(0)  # The extension's thread pools do not always end by themselves.
