@@ -220,7 +220,7 @@ def main() -> int:
     base = Path(sys.argv[1]) if len(sys.argv) > 1 else Path("/dev/shm")
     size = (int(sys.argv[2]) if len(sys.argv) > 2 else 256) * MiB
     pages = int(sys.argv[3]) if len(sys.argv) > 3 else 10_000
-    folder = Path(tempfile.mkdtemp(prefix="hwctl-bench-", dir=base))
+    folder = Path(tempfile.mkdtemp(prefix="hwctl-page-bench-", dir=base))
     held = True
     try:
         for floors in (
@@ -238,7 +238,7 @@ def main() -> int:
             print(f"peak memory of {what:29} {used:9.1f} MiB (limit {limit:.1f} MiB)  {word}", flush=True)
             held = held and used < limit
     finally:
-        shutil.rmtree(folder)
+        shutil.rmtree(folder, ignore_errors=True)
     return 0 if held else 1
 
 
