@@ -32,6 +32,7 @@ class Tally:
         self._skipped = skipped
         self._words: Counter[str] = Counter()
         self._codes: Counter[str] = Counter()
+        self._warnings: dict[str, list[str]] = {}
         self._vanished = 0
         self._bytes = 0
         self._contents_unread = False
@@ -62,7 +63,7 @@ class Tally:
             self._codes[finding.code] += 1
             answer.line(f"{path}: ", *text.finding(finding), problem=True)
         for warning in report.warnings:
-            answer.warn(f"{path}: {warning}")
+            self._warnings.setdefault(warning, []).append(path)
 
     def close(self) -> None:
         """Set totals, metrics and the verdict line."""
@@ -80,6 +81,10 @@ class Tally:
             skipped={state.value: count for state, count in sorted(self._skipped.items())},
         )
         answer.gauges += self._gauges()
+        for warning, paths in self._warnings.items():
+            # One line, not one for each of ten thousand pages; the rows have their own.
+            others = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
+            answer.warn(f"{paths[0]}{others}: {warning}")
         answer.close_with(self._sentence(total))
 
     def _sentence(self, total: int) -> str:
