@@ -114,7 +114,10 @@ def publish_staged(staging: Staging, schema: Schema) -> Published:
     """
     order = staging.order
     plan = Plan(order.geometry, order.layers, documents=frozenset({layout.LEASE}), private=not order.shared)
-    findings = list(judge_tree(staging.root_fd, plan))
+    try:
+        findings = list(judge_tree(staging.root_fd, plan))
+    except OSError as exc:
+        raise from_os_error(exc, "cannot look at the staged tree", staging.path) from exc
     if findings or staging.missing:
         raise unsound(staging.path, findings or [Finding("layer-unfinished", "layers are missing")])
     texts = {

@@ -74,19 +74,16 @@ class Staging:
         A layer is kept when it is exactly as it should be and its bytes have the digest on record; every
         other entry of the root goes.
         """
-        try:
-            # First of all ours: upstream's reclaim looks at the pid alone.
-            self._write_lease(recorded)
-            for layer in self.order.layers:
-                digests = self._digests_of(layer, workers) if layer in recorded else None
-                if digests is not None and layer_digest(digests) == recorded[layer]:
-                    self.done[layer] = digests
-            kept = {layout.LEASE, *map(layout.layer_dir, self.done)}
-            for name in set(os.listdir(self.root_fd)) - kept:
-                remove_tree(self.root_fd, name)
-            self._write_lease(self._progress())
-        except OSError as exc:
-            raise from_os_error(exc, "cannot stage the tree", self.path) from exc
+        # First of all ours: upstream's reclaim looks at the pid alone.
+        self._write_lease(recorded)
+        for layer in self.order.layers:
+            digests = self._digests_of(layer, workers) if layer in recorded else None
+            if digests is not None and layer_digest(digests) == recorded[layer]:
+                self.done[layer] = digests
+        kept = {layout.LEASE, *map(layout.layer_dir, self.done)}
+        for name in set(os.listdir(self.root_fd)) - kept:
+            remove_tree(self.root_fd, name)
+        self._write_lease(self._progress())
         self._reserve()
 
     def _digests_of(self, layer: int, workers: int) -> tuple[bytes, ...] | None:
@@ -163,6 +160,8 @@ class Staging:
         try:
             if os.getpid() == self.producer.pid:
                 self._remove()
+        except OSError as exc:
+            raise from_os_error(exc, "cannot remove the staging tree", self.path) from exc
         finally:
             self._lock.release()
             os.close(self.root_fd)

@@ -19,9 +19,9 @@ from hwctl.fs.locks import Deadline, Held, Mode, acquire_dir
 from hwctl.fs.paths import open_dir
 from hwctl.fs.walk import Inode, inode_of
 from hwctl.stores.ktint8 import layout
-from hwctl.stores.ktint8.documents import read_lease
+from hwctl.stores.ktint8.documents import read_lease, read_manifest
 from hwctl.stores.ktint8.producer import Producer, life_of
-from hwctl.stores.ktint8.staging import Order, Staging
+from hwctl.stores.ktint8.staging import Order, Staging, layer_digest
 from hwctl.stores.ktint8.tree import judge_root
 
 
@@ -32,10 +32,30 @@ def begin(base: Path, order: Order, deadline: Deadline, *, workers: int) -> Stag
     Raises Busy, Refused when the root is somebody else's or of another source, NoRoom, IoFailed; nothing of
     ours is left then.
     """
-    name = layout.staging_name(layout.require_run_id(order.run_id))
-    path = base / name
+    path = base / layout.staging_name(layout.require_run_id(order.run_id))
+    try:
+        opened = _opened(base, path, order, deadline)
+    except OSError as exc:
+        raise from_os_error(exc, "cannot make the staging root", path) from exc
+    if opened is None:
+        return None
+    staging, recorded = opened
+    try:
+        staging.prepare(recorded, workers)
+    except BaseException as exc:
+        staging.close()
+        if isinstance(exc, OSError):
+            raise from_os_error(exc, "cannot stage the tree", path) from exc
+        raise
+    return staging
+
+
+def _opened(
+    base: Path, path: Path, order: Order, deadline: Deadline
+) -> tuple[Staging, Mapping[int, str]] | None:
+    """The root, locked, and the layers on record in it; what was made here goes again on any way out."""
     with ExitStack() as undo:
-        base_fd = _open_base(base)
+        base_fd = open_dir(base)
         undo.callback(os.close, base_fd)
         space.probe(base_fd)
         taken = _take(base_fd, order.final, path, deadline)
@@ -45,23 +65,11 @@ def begin(base: Path, order: Order, deadline: Deadline, *, workers: int) -> Stag
         undo.callback(os.close, root_fd)
         undo.callback(lock.release)
         if made:
-            undo.callback(_drop_empty, base_fd, name)
+            undo.callback(_drop_empty, base_fd, path.name)
         recorded = {} if made else _resumable(root_fd, order, path)
         staging = Staging(base_fd, root_fd, lock, order, path)
         undo.pop_all()
-    try:
-        staging.prepare(recorded, workers)
-    except BaseException:
-        staging.close()
-        raise
-    return staging
-
-
-def _open_base(base: Path) -> int:
-    try:
-        return open_dir(base)
-    except OSError as exc:
-        raise from_os_error(exc, "cannot open the base", base) from exc
+    return staging, recorded
 
 
 def _drop_empty(base_fd: int, name: str) -> None:
@@ -73,30 +81,28 @@ def _take(base_fd: int, final: str, path: Path, deadline: Deadline) -> tuple[int
     """The root's descriptor, its lock, and whether it was made just now; None once ``final`` is there."""
     name = path.name
     while _named(base_fd, final) is None:
-        made = _make(base_fd, name, path)
-        root_fd = _open_root(base_fd, name, path)
-        if root_fd is None:
-            continue
-        try:
+        made = _make(base_fd, name)
+        with ExitStack() as undo:
+            if made:
+                undo.callback(_drop_empty, base_fd, name)
+            root_fd = _open_root(base_fd, name, path)
+            if root_fd is None:
+                continue
+            undo.callback(os.close, root_fd)
             lock = acquire_dir(root_fd, Mode.EXCLUSIVE, deadline)
             if _named(base_fd, name) == lock.inode:
+                undo.pop_all()
                 return root_fd, lock, made
+            # Published or removed while we waited: begin again with what is there now.
             lock.release()
-        except BaseException:
-            os.close(root_fd)
-            raise
-        # Published or removed while we waited: begin again with what is there now.
-        os.close(root_fd)
     return None
 
 
-def _make(base_fd: int, name: str, path: Path) -> bool:
+def _make(base_fd: int, name: str) -> bool:
     try:
         os.mkdir(name, 0o700, dir_fd=base_fd)
     except FileExistsError:
         return False
-    except OSError as exc:
-        raise from_os_error(exc, "cannot make the staging root", path) from exc
     return True
 
 
@@ -108,8 +114,6 @@ def _open_root(base_fd: int, name: str, path: Path) -> int | None:
         return open_dir(name, dir_fd=base_fd)
     except FileNotFoundError:
         return None
-    except OSError as exc:
-        raise from_os_error(exc, "cannot open the staging root", path) from exc
 
 
 def _named(base_fd: int, name: str) -> Inode | None:
@@ -121,21 +125,40 @@ def _named(base_fd: int, name: str) -> Inode | None:
 
 def _resumable(root_fd: int, order: Order, path: Path) -> Mapping[int, str]:
     """The layers on record in a root that was there already, or Refused with the reason why it stays."""
-    if not os.listdir(root_fd):
+    if all(layout.temporary_pid(name) is not None for name in os.listdir(root_fd)):
         return {}  # killed between mkdir and lease: the lock is ours now, and there is nothing to lose
     found = read_lease(root_fd, order.run_id)
+    if not found.present:
+        return _without_lease(root_fd, order, path)
     if found.lease is None:
-        raise _occupied(path, found.findings[0].message if found.findings else "it has no lease")
-    pid = found.lease.producer_pid
-    life, evidence = life_of(Producer(pid, found.written_ns, found.lease.producer))
-    if life is Life.ALIVE and pid != os.getpid():
-        raise _occupied(path, evidence)
+        raise _occupied(path, found.findings[0].message)
+    _require_dead(Producer(found.lease.producer_pid, found.written_ns, found.lease.producer), path)
     progress = found.lease.progress
     if progress is None:
         raise _occupied(path, "hwctl did not stage it, --from would name it")
     if progress.source != order.source or progress.geometry != order.geometry:
         raise _occupied(path, "it is the rest of a conversion of another source or shape")
     return progress.layers
+
+
+def _without_lease(root_fd: int, order: Order, path: Path) -> Mapping[int, str]:
+    """What is on record where the lease is gone and the rename never came: the manifest knows every layer."""
+    manifest = read_manifest(root_fd, ephemeral=not order.shared).parsed.manifest
+    if manifest is None or manifest.producer is None:
+        raise _occupied(path, "it has no lease, and no manifest says who made it")
+    _require_dead(Producer(manifest.producer.pid, 0, manifest.producer), path)
+    if manifest.source != order.source or manifest.geometry != order.geometry:
+        raise _occupied(path, "it is the rest of a conversion of another source or shape")
+    return {
+        layer.index: layer_digest([digest for digest in layer.digests if digest is not None])
+        for layer in manifest.layers
+    }
+
+
+def _require_dead(producer: Producer, path: Path) -> None:
+    life, evidence = life_of(producer)
+    if life is Life.ALIVE and producer.pid != os.getpid():
+        raise _occupied(path, evidence)
 
 
 def _occupied(path: Path, why: str) -> Refused:

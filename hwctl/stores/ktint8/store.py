@@ -31,20 +31,24 @@ from hwctl.stores.base import (
 )
 from hwctl.stores.ktint8 import aside, checks, json_text, layout, roots, staleness
 from hwctl.stores.ktint8.deletion import remove_listed
-from hwctl.stores.ktint8.roots import Kind
+from hwctl.stores.ktint8.roots import Kind, Root
 from hwctl.stores.ktint8.survey import Survey
 
 
 def recognise(path: Path) -> Match | None:
     """The base or tree that an absolute path means, by names and marker files only."""
-    try:
-        found = roots.locate(path)
-    except OSError as exc:
-        raise from_os_error(exc, f"cannot look at {path}", path) from exc
+    found = _located(path)
     if found is None:
         return None
     base, root = found
     return Match(Family.KTINT8, base, path, None if root is None else root.key)
+
+
+def _located(path: Path) -> tuple[Path, Root | None] | None:
+    try:
+        return roots.locate(path)
+    except OSError as exc:
+        raise from_os_error(exc, f"cannot look at {path}", path) from exc
 
 
 def open_store(root: Path) -> KtInt8Store:
@@ -97,7 +101,7 @@ class KtInt8Store:
         return Survey(self._root).entries()
 
     def look(self, artifact: Artifact) -> Artifact | None:
-        found = roots.locate(artifact.path)
+        found = _located(artifact.path)
         if found is None or found[1] is None:
             return None
         return Survey(self._root).entry(found[1])
@@ -176,7 +180,7 @@ class KtInt8Store:
         return nullcontext()
 
     def _entry(self, path: Path) -> Artifact:
-        found = roots.locate(path)
+        found = _located(path)
         artifact = None if found is None or found[1] is None else Survey(self._root).entry(found[1])
         if artifact is None:
             raise NotFound("vanished while it was moved", path=path)
