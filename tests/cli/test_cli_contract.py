@@ -34,19 +34,24 @@ def ids(verb: Verb) -> str:
 
 @pytest.mark.parametrize("verb", LEAVES, ids=ids)
 def test_usage_errors_are_2_and_one_object_wherever_json_stands(verb: Verb, hwctl: Run, pages: Path) -> None:
-    words = verb.path[1:]
     before = sorted(os.listdir(pages))
-    for bad in (["--no-such-option"], ["--family", "colour"], ["--color", "sometimes"], ["--json=1"]):
-        for arguments in (["--json", *bad, pages], [pages, *bad, "--json"], [*bad, "--json"]):
-            done = hwctl(*words, *arguments)
-            assert done.status == 2, (arguments, done)
-            assert done.out == ""
-            assert done.error["code"] == "usage"
-    text = hwctl(*words, "--no-such-option")
+    for arguments in (["--json", "--no-such-option", pages], [pages, "--color", "sometimes", "--json"]):
+        done = hwctl(*verb.path[1:], *arguments)
+        assert done.status == 2, (arguments, done)
+        assert done.out == ""
+        assert done.error["code"] == "usage"
+    text = hwctl(*verb.path[1:], "--no-such-option")
     assert text.status == 2
     assert text.err.count("\n") == 1
     assert text.err.startswith(f"{verb.name}: ")
     assert sorted(os.listdir(pages)) == before
+
+
+@pytest.mark.parametrize("bad", [["--json=1"], ["--family", "colour"], ["--jsom"], ["--level", "deep"]])
+def test_the_parsers_own_refusals_are_objects_too(bad: list[str], hwctl: Run, pages: Path) -> None:
+    for arguments in ([*bad, "--json"], ["--json", pages, *bad]):
+        done = hwctl("verify", *arguments)
+        assert (done.status, done.error["exit_status"], done.out) == (2, 2, "")
 
 
 @pytest.mark.parametrize(
@@ -118,6 +123,14 @@ def test_unsupported_schema_is_13(hwctl: Run, base: Path) -> None:
     done = hwctl("verify", path.parent, "--json")
     assert done.status == 13
     assert done.error["code"] == "unsupported"
+
+
+def test_a_target_out_of_reach_is_14(hwctl: Run, pages: Path) -> None:
+    with holders.locked(pages / f".{make_pageweights.prefix_of(1)}.lock"):
+        done = hwctl("evict", pages, "--max-size", "1", "-y", "--json")
+    assert done.status == 14
+    assert done.error["code"] == "no-room"
+    assert len(list(pages.glob("*.locator.json"))) == 1
 
 
 def test_a_bug_is_70_with_a_hint_and_a_traceback_on_request(hwctl: Run, pages: Path, tmp_path: Path) -> None:
@@ -242,7 +255,7 @@ def test_head_takes_what_it_wants(pages: Path) -> None:
 def slow(tmp_path: Path) -> Iterator[Path]:
     """A page that takes long to check at a low rate."""
     root = make_pageweights.make_store(tmp_path / "slow")
-    make_pageweights.make_artifact(root, 1, floats=1_000_000)
+    make_pageweights.make_artifact(root, 1, floats=300_000)
     yield root
 
 
@@ -350,18 +363,18 @@ def test_tables_fit_the_terminal_and_colours_repeat_a_word(pages: Path, base: Pa
 
 
 def test_a_dumb_terminal_gets_plain_text(slow: Path) -> None:
-    shown = on_a_terminal("verify", slow, "--rate", "20MB", env={"TERM": "dumb"})
+    shown = on_a_terminal("verify", slow, "--rate", "10MB", env={"TERM": "dumb"})
     assert "\x1b" not in shown
     assert "\r" not in shown
 
 
 def test_progress_is_for_terminals_that_were_not_asked_to_be_quiet(slow: Path) -> None:
-    shown = on_a_terminal("verify", slow, "--rate", "20MB")
+    shown = on_a_terminal("verify", slow, "--rate", "10MB")
     assert "\r\x1b[Kverify [" in shown
     assert "/s" in shown
     assert shown.rstrip("\n").splitlines()[-1].startswith("verified 1 artifact")
     for words in (["-q"], ["--json"]):
-        assert "\r" not in on_a_terminal("verify", slow, "--rate", "20MB", *words)
+        assert "\r" not in on_a_terminal("verify", slow, "--rate", "10MB", *words)
     assert "\r" not in run_hwctl.hwctl_("verify", slow).err
 
 
