@@ -29,18 +29,65 @@ if TYPE_CHECKING:
 STRETCH_BYTES = 1 << 19
 FORBIDDEN = 128
 FULL = 127
+_MOST_SHAPES = 4
+"""A tree has two shapes of files, which take turns."""
 _FIRST_NORMAL = 0x00800000
 _NOT_FINITE = 0x7F800000
 
 
 @dataclass(frozen=True, slots=True)
 class _Stretch:
-    """Views for one stretch of a file: all its magnitudes, the same by tile for every column block, and
-    the place of its maxima. Making views costs as much as looking at the bytes, so they are made once."""
+    """One stretch of a file: all its magnitudes, the same by tile for every column block, and the place of
+    their maxima."""
 
     magnitudes: torch.Tensor
     tiles: tuple[torch.Tensor, ...]
     tops: torch.Tensor
+
+
+class _Shape:
+    """Buffers and views for files of one shape. Making views costs as much as looking at the bytes does.
+
+    ``stretches`` are what is fed one by one; ``folds`` are pairs of halves of all maxima, the first of which
+    is to take the larger of both, and after which ``largest`` [panel, row] has one for each row.
+    """
+
+    def __init__(self, rows: int, columns: int) -> None:
+        import torch
+
+        self.rows = rows
+        step = max(1, STRETCH_BYTES // (ROW_BLOCK * columns)) * ROW_BLOCK
+        magnitudes = torch.empty(min(step, rows) * columns, dtype=torch.uint8)
+        tops = torch.empty(rows // STRIP_ROWS, TILE_BYTES, dtype=torch.uint8)
+        self.stretches = [
+            _stretch(magnitudes, tops, first, min(step, rows - first), columns)
+            for first in range(0, rows, step)
+        ]
+        self.folds: list[tuple[torch.Tensor, torch.Tensor]] = []
+        groups = tops.view(rows // PANEL_ROWS, -1, PANEL_ROWS, GROUP_COLUMNS)
+        while half := groups.shape[1] // 2:
+            self.folds.append((groups[:, :half], groups[:, half:]))
+            groups = groups[:, :half]
+        by_row = groups[:, 0]
+        self.folds += [(by_row[..., :2], by_row[..., 2:]), (by_row[..., 0], by_row[..., 1])]
+        self.largest = by_row[..., 0]
+        self.full = torch.full_like(self.largest, FULL)
+
+
+def _stretch(magnitudes: torch.Tensor, tops: torch.Tensor, first: int, rows: int, columns: int) -> _Stretch:
+    import torch
+
+    blocks, strips = rows // ROW_BLOCK, ROW_BLOCK // STRIP_ROWS
+    mine = magnitudes[: rows * columns]
+    by_block = mine.view(blocks, ROW_BLOCK * columns)
+    tiles = tuple(
+        by_block[:, begin * ROW_BLOCK : (begin + width) * ROW_BLOCK].view(
+            blocks, strips, width // TILE_COLUMNS, TILE_BYTES
+        )
+        for begin, width in column_blocks(columns)
+    )
+    own = tops[first // STRIP_ROWS : (first + rows) // STRIP_ROWS].view(blocks, strips, TILE_BYTES)
+    return _Stretch(mine.view(torch.int8), tiles, own)
 
 
 class ContentCheck:
@@ -51,58 +98,26 @@ class ContentCheck:
     """
 
     def __init__(self) -> None:
-        self._shape = (0, 0)
-        self._stretches: list[_Stretch] = []
-        self._folds: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._shapes: dict[tuple[int, int], _Shape] = {}
+        self._shape: _Shape | None = None
         self._at = 0
 
     def start(self, rows: int, columns: int) -> int:
         """Begin a quant file of [rows, columns] codes; how many bytes ``feed`` wants (the last: the rest)."""
-        if self._shape != (rows, columns):
-            self._prepare(rows, columns)
-        self._at = 0
-        return self._stretches[0].magnitudes.numel()
-
-    def _prepare(self, rows: int, columns: int) -> None:
-        """Buffers and views for files of one shape; files of a tree have two or three."""
-        import torch
-
-        step = max(1, STRETCH_BYTES // (ROW_BLOCK * columns)) * ROW_BLOCK
-        magnitudes = torch.empty(min(step, rows) * columns, dtype=torch.uint8)
-        tops = torch.empty(rows // STRIP_ROWS, TILE_BYTES, dtype=torch.uint8)
-        self._stretches = []
-        for first in range(0, rows, step):
-            count = min(step, rows - first)
-            mine = magnitudes[: count * columns]
-            by_block = mine.view(count // ROW_BLOCK, ROW_BLOCK * columns)
-            tiles = tuple(
-                by_block[:, begin * ROW_BLOCK : (begin + width) * ROW_BLOCK].view(
-                    count // ROW_BLOCK, ROW_BLOCK // STRIP_ROWS, width // TILE_COLUMNS, TILE_BYTES
-                )
-                for begin, width in column_blocks(columns)
-            )
-            own = tops[first // STRIP_ROWS : (first + count) // STRIP_ROWS]
-            own = own.view(count // ROW_BLOCK, ROW_BLOCK // STRIP_ROWS, TILE_BYTES)
-            self._stretches.append(_Stretch(mine.view(torch.int8), tiles, own))
-        self._prepare_folds(tops.view(rows // PANEL_ROWS, -1, PANEL_ROWS, GROUP_COLUMNS))
-        self._full = torch.full((rows // PANEL_ROWS, PANEL_ROWS), FULL, dtype=torch.uint8)
-        self._shape = (rows, columns)
-
-    def _prepare_folds(self, tops: torch.Tensor) -> None:
-        """Pairs of halves, the first to take the larger of both, until each row [panel, row] has one."""
-        self._folds = []
-        while half := tops.shape[1] // 2:
-            self._folds.append((tops[:, :half], tops[:, half:]))
-            tops = tops[:, :half]
-        by_row = tops[:, 0]
-        self._folds += [(by_row[..., :2], by_row[..., 2:]), (by_row[..., 0], by_row[..., 1])]
-        self._largest = by_row[..., 0]
+        shape = self._shapes.get((rows, columns))
+        if shape is None:
+            if len(self._shapes) == _MOST_SHAPES:
+                self._shapes.clear()
+            shape = self._shapes[rows, columns] = _Shape(rows, columns)
+        self._shape, self._at = shape, 0
+        return shape.stretches[0].magnitudes.numel()
 
     def feed(self, data: bytearray | memoryview) -> None:
         """Look at the next bytes of the quant file: whole row blocks, in a buffer that is never written."""
         import torch
 
-        stretch = self._stretches[self._at]
+        assert self._shape is not None
+        stretch = self._shape.stretches[self._at]
         if len(data) != stretch.magnitudes.numel():
             raise ValueError(f"fed {len(data)} bytes where {stretch.magnitudes.numel()} come next")
         # |-128| wraps to -128, which read as unsigned is 128: one maximum finds both rules' answers.
@@ -116,16 +131,18 @@ class ContentCheck:
         """The findings of this pair, given the whole scale file; rows are counted from 0."""
         import torch
 
-        if self._at != len(self._stretches) or len(scales) != self._shape[0] * SCALE_BYTES:
-            raise ValueError(f"{self._at} stretches and {len(scales)} bytes of scales of {self._shape}")
-        for larger, other in self._folds:
+        shape = self._shape
+        assert shape is not None
+        if self._at != len(shape.stretches) or len(scales) != shape.rows * SCALE_BYTES:
+            raise ValueError(f"{self._at} stretches and {len(scales)} bytes of scales for {shape.rows} rows")
+        for larger, other in shape.folds:
             torch.maximum(larger, other, out=larger)
         patterns = torch.frombuffer(bytearray(scales), dtype=torch.int32)
         # As signed integers every negative number, -0.0 included, lies below the first normal one.
         sound = int(patterns.min()) >= _FIRST_NORMAL and int(patterns.max()) < _NOT_FINITE
-        if sound and torch.equal(self._largest, self._full):
+        if sound and torch.equal(shape.largest, shape.full):
             return ()
-        return _judged(self._largest.reshape(-1), patterns)
+        return _judged(shape.largest.reshape(-1), patterns)
 
 
 def _judged(tops: torch.Tensor, patterns: torch.Tensor) -> tuple[Finding, ...]:
