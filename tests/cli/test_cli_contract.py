@@ -10,10 +10,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import holders
+import make_hostweights
 import make_ktint8
 import make_pageweights
 import pytest
@@ -252,11 +253,11 @@ def test_head_takes_what_it_wants(pages: Path) -> None:
 
 
 @pytest.fixture
-def slow(tmp_path: Path) -> Iterator[Path]:
-    """A page that takes long to check at a low rate."""
-    root = make_pageweights.make_store(tmp_path / "slow")
-    make_pageweights.make_artifact(root, 1, floats=300_000)
-    yield root
+def slow(tmp_path: Path) -> Path:
+    """A store that takes long to check at a low rate."""
+    root = make_hostweights.make_store(tmp_path / "slow")
+    make_hostweights.make_artifact(root, 1, floats=3_000_000)
+    return root
 
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
