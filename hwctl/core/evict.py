@@ -16,11 +16,10 @@ from dataclasses import dataclass, replace
 
 from hwctl.core.act import carry_out, gone, record, recorded, remove
 from hwctl.core.other_users import Record, as_owner
-from hwctl.core.plan import Action, Outcome, Result, Step, Target, foreign, kept, may_act
-from hwctl.core.policy import EVICTABLE, Filters, Ledger, Limits, Shortfall, due, oldest_first
+from hwctl.core.plan import Action, Outcome, Result, Step, Target, foreign, in_use, kept, leased, may_act
+from hwctl.core.policy import EVICTABLE, Filters, Ledger, Limits, Shortfall, due, matches, oldest_first
 from hwctl.errors import Refused, Status
 from hwctl.fs import space
-from hwctl.fs.lock_table import Mode, holder
 from hwctl.fs.locks import Deadline
 from hwctl.stores.base import Artifact, Death, StalePolicy, State, Store
 
@@ -47,7 +46,7 @@ def plan(
     store, now = target.store, time.time_ns()
     entries = list(store.scan())
     taken = [artifact for artifact in entries if filters.take(artifact)]
-    garbage = _garbage(store, entries) if limits.targets and not filters.quarantined else []
+    garbage = _garbage(store, entries, filters) if limits.targets and not filters.quarantined else []
     steps = [
         _step(target, artifact, limits, filters, now, words, other_users)
         for artifact in garbage + oldest_first(taken, now)
@@ -62,12 +61,15 @@ def plan(
     return Plan(store, limits, tuple(steps), ledger, elsewhere)
 
 
-def _garbage(store: Store, entries: Sequence[Artifact]) -> list[Artifact]:
+def _garbage(store: Store, entries: Sequence[Artifact], filters: Filters) -> list[Artifact]:
     """Orphans that count against the budget go before anything that is of use."""
     return [
         artifact
         for artifact in entries
-        if artifact.state is State.ORPHAN and artifact.bytes and _is_garbage(store, artifact)
+        if artifact.state is State.ORPHAN
+        and artifact.bytes
+        and matches(artifact.key, filters.match, filters.exclude)
+        and _is_garbage(store, artifact)
     ]
 
 
@@ -94,9 +96,8 @@ def _step(
     status = Status.BUSY if due(artifact, limits, now) else Status.OK
     if filters.too_young(artifact, now):
         return Step(target.store, artifact, Action.KEEP, "created less than --min-age ago")
-    in_use = _in_use(target.store, artifact)
-    reason = _why(artifact, limits, now)
-    return Step(target.store, artifact, Action.REMOVE, reason, status=status, in_use=in_use)
+    reason, users = _why(artifact, limits, now), in_use(target.store, artifact)
+    return Step(target.store, artifact, Action.REMOVE, reason, status=status, in_use=users)
 
 
 def _why(artifact: Artifact, limits: Limits, now: int) -> str:
@@ -128,22 +129,8 @@ def _named(target: Target, filters: Filters, words: Sequence[str], other_users: 
     obstacle = target.store.removable(artifact)
     if obstacle is not None:
         return Step(target.store, artifact, Action.KEEP, obstacle, status=Status.REFUSED)
-    in_use = _in_use(target.store, artifact)
-    return Step(target.store, artifact, Action.REMOVE, "named", status=Status.BUSY, in_use=in_use)
-
-
-def leased(artifact: Artifact) -> bool:
-    return artifact.leases.shared > 0 or artifact.leases.exclusive > 0
-
-
-def _in_use(store: Store, artifact: Artifact) -> str | None:
-    """Who leases an entry, or uses it without a lease; None when nobody is known to."""
-    leases = artifact.leases
-    if leased(artifact):
-        mode = Mode.EXCLUSIVE if leases.exclusive else Mode.SHARED
-        who = ", ".join(holder(pid, mode).describe() for pid in leases.pids or (0,))
-        return f"{'locked' if leases.exclusive else 'leased'} by {who}"
-    return "; ".join(store.users(artifact)) or None
+    users = in_use(target.store, artifact)
+    return Step(target.store, artifact, Action.REMOVE, "named", status=Status.BUSY, in_use=users)
 
 
 class Walk:
@@ -172,9 +159,9 @@ class Walk:
         """Let the ledger know what became of a step."""
         artifact = outcome.step.artifact
         if outcome.result is Result.PLANNED:
-            self.ledger = self.ledger.without(artifact.bytes, artifact.allocated)
+            self.ledger = self.ledger.without(artifact, artifact.allocated)
         elif outcome.result is Result.DONE or outcome.gone:
-            ledger = self.ledger.without(artifact.bytes, outcome.removed.bytes_freed)
+            ledger = self.ledger.without(artifact, outcome.removed.bytes_freed)
             # Others free and fill the same file system: what it says counts when it says more.
             free = max(ledger.free, space.room(self.plan.store.root).free_bytes)
             self.ledger = replace(ledger, free=free)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from hwctl.core.other_users import refusal
 from hwctl.errors import HwctlError, Status, worst
+from hwctl.fs.lock_table import Mode, holder
 from hwctl.stores.base import Artifact, Removed, Store
 
 NOTHING = Removed()
@@ -113,6 +114,20 @@ def may_act(store: Store, artifact: Artifact, *, other_users: bool) -> bool:
     """Whether this process changes the entry itself, or as root through its owner."""
     actor = store.actor(artifact)
     return actor == os.geteuid() or (other_users and os.geteuid() == 0)
+
+
+def leased(artifact: Artifact) -> bool:
+    return artifact.leases.shared > 0 or artifact.leases.exclusive > 0
+
+
+def in_use(store: Store, artifact: Artifact) -> str | None:
+    """Who leases an entry, or uses it without a lease; None when nobody is known to."""
+    leases = artifact.leases
+    if leased(artifact):
+        mode = Mode.EXCLUSIVE if leases.exclusive else Mode.SHARED
+        who = ", ".join(holder(pid, mode).describe() for pid in leases.pids or (0,))
+        return f"{'locked' if leases.exclusive else 'leased'} by {who}"
+    return "; ".join(store.users(artifact)) or None
 
 
 def foreign(target: Target, artifact: Artifact, words: Sequence[str]) -> Step:

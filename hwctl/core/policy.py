@@ -120,9 +120,10 @@ class Ledger:
     room: int
     room_bound: str
 
-    def without(self, size: int, freed: int) -> Ledger:
-        """The ledger after an entry that counted ``size`` went and gave ``freed`` bytes back."""
-        return replace(self, size=self.size - size, free=self.free + freed, count=self.count - 1)
+    def without(self, artifact: Artifact, freed: int) -> Ledger:
+        """The ledger after an entry went and gave ``freed`` bytes back."""
+        gain = _counted(artifact)
+        return replace(self, size=self.size - artifact.bytes, free=self.free + freed, count=self.count - gain)
 
     def binding(self) -> tuple[int, str]:
         """The most the store may hold, and what sets it: the budget, the file system or the cgroup."""
@@ -144,5 +145,14 @@ class Ledger:
 
     def helped_by(self, artifact: Artifact) -> bool:
         """Whether some target comes nearer when this entry goes."""
-        gains = {Measure.SIZE: artifact.bytes, Measure.FREE: artifact.allocated, Measure.COUNT: 1}
+        gains = {
+            Measure.SIZE: artifact.bytes,
+            Measure.FREE: artifact.allocated,
+            Measure.COUNT: _counted(artifact),
+        }
         return any(gains[short.measure] > 0 for short in self.shortfalls())
+
+
+def _counted(artifact: Artifact) -> int:
+    """How much an entry is of ``count``: garbage takes room, but --keep speaks of what is of use."""
+    return 0 if artifact.state is State.ORPHAN else 1

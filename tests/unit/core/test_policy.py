@@ -85,7 +85,7 @@ def test_each_target_is_short_until_it_is_reached() -> None:
     assert not ledger(Limits(max_size=30)).shortfalls()
     assert ledger(Limits(min_free=101)).shortfalls()[0].remainder == 1
     assert ledger(Limits(keep=1)).shortfalls()[0].remainder == 2
-    assert not ledger(Limits(max_size=25)).without(10, 4096).shortfalls()
+    assert not ledger(Limits(max_size=25)).without(entry("a"), 4096).shortfalls()
 
 
 def test_a_budget_beyond_the_room_is_bound_by_the_room() -> None:
@@ -93,6 +93,13 @@ def test_a_budget_beyond_the_room_is_bound_by_the_room() -> None:
     there = ledger(Limits(max_size=5000), size=1100, room_bound="cgroup limit")
     (short,) = there.shortfalls()
     assert (short.wanted, short.remainder, short.bound_by) == (1000, 100, "cgroup limit")
+
+
+def test_garbage_is_none_of_those_that_are_kept() -> None:
+    there, garbage = ledger(Limits(keep=2)), entry("a", state=State.ORPHAN)
+    assert not there.helped_by(garbage)
+    assert there.without(garbage, 4096).shortfalls() == there.shortfalls()
+    assert ledger(Limits(max_size=25)).helped_by(garbage)
 
 
 def test_an_entry_that_brings_no_target_nearer_is_left_alone() -> None:
