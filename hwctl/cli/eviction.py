@@ -67,7 +67,7 @@ def evict_stores(
         except HwctlError as exc:
             answer.fail(exc)
     foreseen = [outcome.step for made in plans for outcome in Walk(made).steps(foresee)]
-    confirm(answer, foreseen, yes=yes)
+    confirm(answer, foreseen, yes=yes, wait=wait)
     tally, deadline, short = Tally(answer), deadline_of(wait), []
     for made in plans:
         walk = Walk(made)

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Sequence
 
 from hwctl.cli import text
 from hwctl.cli.answer import Answer
-from hwctl.cli.document import artifact_fields, named
+from hwctl.cli.document import artifact_fields, finding_fields, named
 from hwctl.cli.exits import error_object
 from hwctl.cli.metrics import Gauge
 from hwctl.cli.output import Style, Styled
 from hwctl.core.plan import Action, Outcome, Result, Step, foresee, freed
-from hwctl.errors import Status
+from hwctl.errors import Damaged, Status
 from hwctl.fs.locks import Deadline
 from hwctl.stores.base import Removed
 
@@ -87,6 +87,7 @@ class Tally:
 def outcome_fields(outcome: Outcome) -> dict[str, object]:
     """One row of a deleting verb's document."""
     step, error = outcome.step, outcome.error
+    findings = [finding_fields(finding) for finding in error.findings] if isinstance(error, Damaged) else None
     return {
         **artifact_fields(step.artifact),
         "action": step.action.value,
@@ -97,6 +98,7 @@ def outcome_fields(outcome: Outcome) -> dict[str, object]:
         "still_mapped_bytes": outcome.removed.still_mapped,
         **named("moved_to", outcome.moved_to),
         "error": None if error is None else error_object(error),
+        **({} if findings is None else {"findings": findings}),
     }
 
 
@@ -109,7 +111,7 @@ def conduct(
     wait: float | None,
 ) -> None:
     """Show the plan, have it confirmed, carry it out step by step and sum up; a dry run only shows it."""
-    confirm(answer, steps, yes=yes)
+    confirm(answer, steps, yes=yes, wait=wait)
     tally, deadline = Tally(answer), deadline_of(wait)
     whole = sum(step.artifact.allocated for step in steps)
     with answer.progress(answer.verb, whole) as progress:
@@ -119,9 +121,9 @@ def conduct(
     answer.close_with(tally.close())
 
 
-def confirm(answer: Answer, steps: Iterable[Step], *, yes: bool) -> None:
+def confirm(answer: Answer, steps: Iterable[Step], *, yes: bool, wait: float | None) -> None:
     """Show what would change and ask; raises Refused on a no. A plan that changes nothing needs no answer."""
-    acting = [step for step in steps if step.acts]
+    acting = [step for step in steps if step.acts or _may_act_yet(step, wait)]
     if not acting or yes or answer.dry_run:
         return
     for step in acting:
@@ -130,6 +132,11 @@ def confirm(answer: Answer, steps: Iterable[Step], *, yes: bool) -> None:
     size = text.size(sum(step.artifact.allocated for step in acting))
     what = text.number(len(acting), "entry", "entries")
     answer.confirm(f"{_QUESTIONS[acting[0].action]} {what}, {size}?", yes=yes)
+
+
+def _may_act_yet(step: Step, wait: float | None) -> bool:
+    """Whoever uses the entry may let go within --wait; and what is to be set aside is denied meanwhile."""
+    return step.in_use is not None and (wait is not None or step.action is not Action.REMOVE)
 
 
 def deadline_of(wait: float | None) -> Deadline:

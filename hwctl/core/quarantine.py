@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from hwctl.core.act import Deed, carry_out
-from hwctl.core.plan import Action, Outcome, Result, Step, Target, foreign, may_act
+from hwctl.core.plan import Action, Outcome, Result, Step, Target, foreign, in_use, may_act
 from hwctl.errors import Busy, Damaged, HwctlError, NotFound, Refused, Status
 from hwctl.fs.locks import Deadline
 from hwctl.stores.base import Artifact, CheckOptions, Level, State, Store
@@ -30,12 +30,18 @@ def plan(target: Target, reason: str, words: Sequence[str], *, other_users: bool
         return Step(target.store, artifact, Action.KEEP, why, status=Status.REFUSED)
     if not may_act(target.store, artifact, other_users=other_users):
         return foreign(target, artifact, words)
-    return Step(target.store, artifact, Action.QUARANTINE, reason, status=Status.BUSY)
+    users = in_use(target.store, artifact)
+    return Step(target.store, artifact, Action.QUARANTINE, reason, status=Status.BUSY, in_use=users)
 
 
 def set_aside(step: Step, wait: Deadline) -> Outcome:
     """Move the entry into quarantine; while it is leased, deny it to new readers instead."""
-    return carry_out(step, _set_aside, wait, met_busy=_deny)
+    return carry_out(step, _set_aside, wait, _unused, met_busy=_deny)
+
+
+def _unused(step: Step, now: Artifact) -> str | None:
+    """kt-kernel's consumer takes no lease, and finds its files by their paths: it would lose them."""
+    return "; ".join(step.store.users(now)) or None
 
 
 def _set_aside(step: Step, now: Artifact) -> Deed:
@@ -57,7 +63,7 @@ def find(stores: Iterable[Store], name: str) -> Target:
         Target(store, artifact)
         for store in stores
         for artifact in store.scan()
-        if artifact.state in _MAY_BE_RESTORED and name in (artifact.key, *names(artifact))
+        if artifact.state in _MAY_BE_RESTORED and name in (artifact.key, artifact.path.name)
     ]
     if not found:
         raise NotFound(f"{name}: nothing of that name or key is quarantined or denied here")
@@ -68,11 +74,6 @@ def find(stores: Iterable[Store], name: str) -> Target:
             details={"candidates": paths},
         )
     return found[0]
-
-
-def names(artifact: Artifact) -> tuple[str, ...]:
-    """What a quarantined entry is called: its own name, and that of the folder it lies in with its note."""
-    return artifact.path.name, artifact.path.parent.name
 
 
 def plan_restore(target: Target, words: Sequence[str], *, other_users: bool = False) -> Step:
@@ -86,7 +87,8 @@ def plan_restore(target: Target, words: Sequence[str], *, other_users: bool = Fa
     reason = "verify in full, then " + (
         "move back" if artifact.state is State.QUARANTINED else "lift the denial"
     )
-    return Step(target.store, artifact, Action.RESTORE, reason, status=Status.BUSY)
+    users = in_use(target.store, artifact)
+    return Step(target.store, artifact, Action.RESTORE, reason, status=Status.BUSY, in_use=users)
 
 
 def restore(options: CheckOptions, step: Step, wait: Deadline) -> Outcome:

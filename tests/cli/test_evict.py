@@ -157,6 +157,16 @@ def test_no_terminal_and_no_yes_refuses_at_once(cache: Kit) -> None:
     assert time.monotonic() - begin < 2
 
 
+def test_what_may_be_let_go_within_wait_is_asked_about_too(three: Kit) -> None:
+    path = three.open_path(0)
+    with holders.locked(three.lock(0)):
+        assert hwctl_("evict", path).status == 11
+        began = time.monotonic()
+        assert hwctl_("evict", path, "--wait", "30s").status == 12
+        assert time.monotonic() - began < 15
+    assert left(three) == {0, 1, 2}
+
+
 @pytest.mark.parametrize(("word", "status"), [(b"n\n", 12), (b"y\n", 0), (b"\x04", 12)])
 def test_a_terminal_is_asked(tmp_path: Path, word: bytes, status: int) -> None:
     path = make_ktint8.make_ready(tmp_path, "asked-1")
@@ -195,6 +205,18 @@ def test_quarantined_entries_are_emptied_by_name_or_age_and_never_by_the_way(tmp
     assert hwctl_("evict", path, "--quarantined", "-y").status == 12
     assert hwctl_("evict", aside, "--quarantined", "-y").status == 0
     assert path.exists() and not aside.exists()
+
+
+def test_keep_counts_pages_and_no_garbage(cache: Kit) -> None:
+    orphan = cache.leftover(9)
+    run = hwctl_("evict", cache.root, "--keep", "1", "-y", "--json")
+    assert run.status == 0 and left(cache) == {2}
+    assert orphan.exists() and run.document["totals"]["stores"][0]["entries"] == 1
+    # Where it helps it goes first, unless it was excluded.
+    excluded = hwctl_("evict", cache.root, "--max-size", "1", "--exclude", "*", "-y", "--json")
+    assert excluded.status == 14 and excluded.results == [] and orphan.exists()
+    assert hwctl_("evict", cache.root, "--max-size", "1200", "-y").status == 0
+    assert left(cache) == {2} and not orphan.exists()
 
 
 def test_several_stores_each_have_their_own_budget(tmp_path: Path) -> None:

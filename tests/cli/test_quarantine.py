@@ -98,6 +98,13 @@ def test_restore_goes_over_nothing(one: Kit) -> None:
     assert path.stat().st_ino == inode and aside.exists()
 
 
+def test_a_folder_of_the_store_is_no_name_of_an_entry(kit: Kit) -> None:
+    aside = set_aside(kit.artifact(0))
+    for name in (aside.parent.name, kit.root.name):
+        assert hwctl_("quarantine", kit.root, "--restore", name, "-y").status == 10
+    assert aside.exists()
+
+
 def test_what_is_damaged_is_not_restored_and_every_finding_is_told(one: Kit) -> None:
     path = one.artifact(0)
     payload = one.payload(path)
@@ -109,7 +116,7 @@ def test_what_is_damaged_is_not_restored_and_every_finding_is_told(one: Kit) -> 
     run = hwctl_("quarantine", "--restore", aside, "-y", "--json")
     assert run.status == 65 and aside.exists()
     assert run.error["details"]["findings"]
-    assert run.results[0]["error"]["details"]["findings"]
+    assert run.results[0]["findings"] == run.results[0]["error"]["details"]["findings"]
 
 
 def test_absent_leftover_store_and_nonsense(one: Kit) -> None:

@@ -286,6 +286,26 @@ def test_a_leased_artifact_is_denied_or_left_but_never_moved(kit: Kit) -> None:
     assert state.state is (State.DENIED if kit.denies else State.READY)
 
 
+def test_a_dry_run_foresees_who_is_in_the_way(kit: Kit) -> None:
+    kit.artifact(0)
+    with holders.locked(kit.lock(0)) as pid:
+        outcome = foresee(quarantine.plan(_only(kit.open()), "bad", ["q"]))
+    assert (outcome.result, outcome.status) == (Result.SKIPPED, Status.BUSY)
+    assert f"pid {pid}" in outcome.reason
+
+
+def test_what_is_mapped_is_not_moved_where_programs_take_no_lease(kit: Kit) -> None:
+    """kt-kernel opens layer after layer by path: a tree that is moved away under it is lost to it."""
+    path = kit.artifact(0)
+    with holders.mapped(kit.payload(path)) as pid:
+        outcome = quarantine.set_aside(quarantine.plan(_only(kit.open()), "bad", ["q"]), NOW)
+    if kit.leases:
+        assert (outcome.result, path.exists()) == (Result.DONE, False)
+    else:
+        assert (outcome.result, outcome.status) == (Result.SKIPPED, Status.BUSY)
+        assert f"pid {pid}" in outcome.reason and path.exists()
+
+
 def test_restore_by_key_verifies_first(kit: Kit) -> None:
     kit.artifact(0)
     store = kit.open()
