@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hwctl.errors import Damaged, Finding, NotFound, Refused, Usage, from_os_error
@@ -21,12 +21,12 @@ from hwctl.fs.walk import inode_of
 from hwctl.stores.base import Advance, Artifact, Death, Family, StalePolicy, State, silent
 from hwctl.stores.ktint8 import content, layout, manifest_text, staged, staleness
 from hwctl.stores.ktint8.checks import unsound
-from hwctl.stores.ktint8.documents import ReadLease, read_lease
+from hwctl.stores.ktint8.documents import ReadLease, read_lease, read_manifest
 from hwctl.stores.ktint8.expect import Expectation
 from hwctl.stores.ktint8.manifest import Schema
 from hwctl.stores.ktint8.publish import Published, publish, require_free
 from hwctl.stores.ktint8.staging import layer_digest
-from hwctl.stores.ktint8.tree import Plan, judge_root, judge_tree
+from hwctl.stores.ktint8.tree import Plan, drop, judge_root, judge_tree, own_temporaries
 from hwctl.weights.amx import Geometry
 
 
@@ -67,7 +67,8 @@ def publish_staging(path: Path, run_id: str, adoption: Adoption) -> Adopted:
     with _opened(path, mode, adoption.wait or Deadline.now()) as (base_fd, root_fd):
         lease = read_lease(root_fd, run_id)
         _require_ours(path, root_fd, run_id, lease, adoption)
-        plan = _whole(path, root_fd, lease, adoption.expected)
+        leftovers = own_temporaries(root_fd)
+        plan = _whole(path, root_fd, lease, adoption.expected, leftovers | _unfinished(root_fd))
         require_free(base_fd, final.name, final)
         if adoption.dry_run:
             return Adopted(plan.geometry, plan.whole, None)
@@ -78,6 +79,7 @@ def publish_staging(path: Path, run_id: str, adoption: Adoption) -> Adopted:
         source = lease.lease.progress.source if lease.lease and lease.lease.progress else None
         origin = manifest_text.Origin(run_id, os.geteuid(), Process.current(), source)
         data = manifest_text.ephemeral_text(plan.geometry, texts, origin)
+        drop(root_fd, leftovers)
         published = publish(base_fd, root_fd, path.name, final, Schema.EPHEMERAL, data)
         return Adopted(plan.geometry, plan.whole, published)
 
@@ -125,11 +127,21 @@ def _require_ours(path: Path, root_fd: int, run_id: str, read: ReadLease, adopti
         raise Refused(f"{path} may still be in work: {'; '.join(verdict.evidence)}", path=path)
 
 
-def _whole(path: Path, root_fd: int, read: ReadLease, expected: Expectation) -> Plan:
+def _unfinished(root_fd: int) -> frozenset[str]:
+    """The manifest of a publication of ours that was killed before its rename; it will be written anew."""
+    manifest = read_manifest(root_fd, ephemeral=True).parsed.manifest
+    if manifest is None or manifest.producer is None:
+        return frozenset()
+    return frozenset({Schema.EPHEMERAL.document})
+
+
+def _whole(
+    path: Path, root_fd: int, read: ReadLease, expected: Expectation, documents: frozenset[str]
+) -> Plan:
     """The plan that the tree fulfils exactly, by names, kinds, owners and sizes."""
     plan, findings = staged.plan_of(root_fd, expected)
     if plan is not None:
-        findings += judge_tree(root_fd, plan)
+        findings += judge_tree(root_fd, replace(plan, documents=plan.documents | documents))
     progress = read.lease.progress if read.lease is not None else None
     if plan is not None and progress is not None:
         # What hwctl was converting when it died: only what is on record is more than reserved room.

@@ -35,7 +35,7 @@ _PART = re.compile(rf"_numa_{_NUMBER}")
 _FILE = re.compile(rf"INT8_(gate|up|down)_{_NUMBER}_([1-9][0-9]{{0,18}})Byte_(quant|scale)_\.kt")
 _TEMPORARY = re.compile(
     rf"\.(?:{re.escape(EPHEMERAL_MANIFEST)}|{re.escape(PERSISTENT_MANIFEST)}|{re.escape(LEASE)})"
-    r"\.([1-9][0-9]{0,9})\.(?:[0-9a-f]{32}\.)?tmp"
+    r"\.([1-9][0-9]{0,9})\.([0-9a-f]{32}\.)?tmp"
 )
 _QUARANTINED = re.compile(r"(.+)\.([0-9a-f]{32})", re.DOTALL)
 
@@ -130,6 +130,13 @@ def temporary_pid(name: str) -> int | None:
     """The pid in the name of a document's temporary, upstream's spelling or ours; None for other names."""
     match = _TEMPORARY.fullmatch(name)
     return int(match[1]) if match else None
+
+
+def is_own_temporary(name: str) -> bool:
+    """Whether hwctl made this temporary. It writes them under the lock on the root only, so that whoever
+    holds that lock may take every one of them for the leftover of a process that was killed."""
+    match = _TEMPORARY.fullmatch(name)
+    return match is not None and match[2] is not None
 
 
 def layer_dir(layer: int) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hwctl.errors import Finding, NotFound, Refused, Usage, from_os_error
@@ -27,7 +27,7 @@ from hwctl.stores.ktint8.manifest import Manifest
 from hwctl.stores.ktint8.manifest_text import Rewriter
 from hwctl.stores.ktint8.roots import Kind, Root, named
 from hwctl.stores.ktint8.survey import matching
-from hwctl.stores.ktint8.tree import judge_root, judge_tree
+from hwctl.stores.ktint8.tree import drop, judge_root, judge_tree, own_temporaries
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +110,14 @@ def _sound(path: Path, root: Root, root_fd: int, opening: Opening) -> tuple[Mani
                 for layer in manifest.layers
                 if not layer.ready
             ]
+    leftovers = own_temporaries(root_fd) if opening.go_on and opening.exclusive else frozenset()
     if manifest is not None and not findings:
         # What the tree holds can only be judged by a manifest that is sound itself.
-        findings += judge_tree(root_fd, plan_of(manifest))
+        plan = plan_of(manifest)
+        findings += judge_tree(root_fd, replace(plan, documents=plan.documents | leftovers))
     if findings or manifest is None or outline is None:
         raise unsound(path, findings)
+    drop(root_fd, leftovers)
     return manifest, Rewriter(outline, [layer.index for layer in manifest.layers])
 
 

@@ -18,7 +18,7 @@ from hwctl.errors import Finding, Refused, from_os_error
 from hwctl.fs.atomic import create_document, rename_noreplace, replace_document, sync_dir
 from hwctl.fs.paths import read_document
 from hwctl.fs.walk import inode_of
-from hwctl.stores.ktint8 import layout, lease, manifest_text
+from hwctl.stores.ktint8 import json_text, layout, lease, manifest_text
 from hwctl.stores.ktint8.checks import unsound
 from hwctl.stores.ktint8.manifest import Schema
 from hwctl.stores.ktint8.staging import Staging
@@ -60,7 +60,8 @@ def publish(base_fd: int, root_fd: int, staging: str, final: Path, schema: Schem
     mode = PRIVATE if schema is Schema.EPHEMERAL else READABLE
     document = schema.document
     try:
-        kept = _read_lease(root_fd)
+        kept = _read(root_fd, layout.LEASE, lease.SIZE_LIMIT)
+        before = _read(root_fd, document, json_text.SIZE_LIMIT)
         try:
             replace_document(root_fd, document, data, mode=mode)
             if kept is not None:
@@ -72,7 +73,7 @@ def publish(base_fd: int, root_fd: int, staging: str, final: Path, schema: Schem
         except BaseException:
             # A signal may come between the rename and its return: a published tree is not to be undone.
             if not _is_named(base_fd, final.name, root_fd):
-                _undo(root_fd, document, kept)
+                _undo(root_fd, document, before, kept)
             raise
         sync_dir(base_fd)
     except OSError as exc:
@@ -82,9 +83,9 @@ def publish(base_fd: int, root_fd: int, staging: str, final: Path, schema: Schem
     return Published(final, hashlib.sha256(data).hexdigest())
 
 
-def _read_lease(root_fd: int) -> bytes | None:
+def _read(root_fd: int, name: str, limit: int) -> bytes | None:
     try:
-        return read_document(layout.LEASE, dir_fd=root_fd, limit=lease.SIZE_LIMIT).data
+        return read_document(name, dir_fd=root_fd, limit=limit).data
     except FileNotFoundError:
         return None
 
@@ -97,13 +98,14 @@ def _is_named(base_fd: int, name: str, root_fd: int) -> bool:
     return inode_of(named) == inode_of(os.fstat(root_fd))
 
 
-def _undo(root_fd: int, document: str, kept: bytes | None) -> None:
-    """Take the manifest away and put the lease back, in this order: there may be room for one only."""
+def _undo(root_fd: int, document: str, before: bytes | None, kept: bytes | None) -> None:
+    """Take the manifest away and put back what was there, in this order: there may be room for one only."""
     with suppress(FileNotFoundError):
         os.unlink(document, dir_fd=root_fd)
-    if kept is not None:
-        with suppress(FileExistsError):
-            create_document(root_fd, layout.LEASE, kept, PRIVATE)
+    for name, data in ((layout.LEASE, kept), (document, before)):
+        if data is not None:
+            with suppress(FileExistsError):
+                create_document(root_fd, name, data, PRIVATE)
     sync_dir(root_fd)
 
 

@@ -104,7 +104,7 @@ class KtInt8Store:
         found = _located(artifact.path)
         if found is None or found[1] is None:
             return None
-        return Survey(self._root).entry(found[1])
+        return Survey(self._root).entry(found[1], artifact)
 
     def check(self, artifact: Artifact, level: Level, options: CheckOptions) -> Report:
         return checks.check(artifact, level, options)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from hwctl.errors import Finding
@@ -49,6 +49,17 @@ def list_dir(dir_fd: int) -> dict[str, os.stat_result]:
             except FileNotFoundError:
                 continue
     return found
+
+
+def own_temporaries(root_fd: int) -> frozenset[str]:
+    """What a killed process of ours left half written in a root; the caller holds its lock."""
+    return frozenset(name for name in os.listdir(root_fd) if layout.is_own_temporary(name))
+
+
+def drop(root_fd: int, names: Iterable[str]) -> None:
+    """Unlink files of a root."""
+    for name in names:
+        os.unlink(name, dir_fd=root_fd)
 
 
 def judge_root(st: os.stat_result, uid: int | None) -> list[Finding]:
