@@ -12,7 +12,7 @@ from pathlib import Path
 import holders
 import pytest
 from kits import HostWeights, Kit, KtInt8, PageWeights
-from run_hwctl import command, environment, hwctl_
+from run_hwctl import NOBODY, command, environment, hwctl_
 
 from hwctl.fs.locks import LockTable
 
@@ -166,3 +166,17 @@ def test_a_missing_lock_file_is_made(tmp_path: Path) -> None:
     os.unlink(kit.lock(0))
     assert hwctl_("exec", path, "--", "true").status == 0
     assert kit.lock(0).stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make other users' files")
+def test_root_leaves_no_lock_file_in_another_users_store(tmp_path: Path) -> None:
+    """Its owner's own programs could not open it."""
+    kit = HostWeights(tmp_path)
+    path, lock = kit.artifact(0), kit.lock(0)
+    for entry in (kit.root, *kit.root.rglob("*")):
+        os.lchown(entry, NOBODY, NOBODY)
+    assert hwctl_("exec", path, "--", "true").status == 0
+    lock.unlink()
+    run = hwctl_("exec", path, "--", "true")
+    assert run.status == 125 and f"uid {NOBODY}" in run.err
+    assert not lock.exists()

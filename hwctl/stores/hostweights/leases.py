@@ -10,7 +10,7 @@ import errno
 import os
 from pathlib import Path
 
-from hwctl.errors import Busy, from_os_error
+from hwctl.errors import Busy, Refused, from_os_error
 from hwctl.fs.locks import Deadline, Held, Mode, acquire
 from hwctl.stores.base import Lease
 from hwctl.stores.hostweights.layout import ARTIFACTS, LOCK_MODE, LOCKS, artifact_lock, build_lock
@@ -22,10 +22,17 @@ def shared(root: StoreRoot, key: str, deadline: Deadline, *, create: bool) -> He
     """The shared artifact lock, None when its file is absent and not to be made.
 
     With ``create`` a file is made for an artifact that exists only: names that are merely asked for would
-    otherwise fill the folder for ever.
+    otherwise fill the folder for ever. Nobody but the owner makes one, root neither: the owner's own
+    programs could not open it. Raises Refused then.
     """
     held = _take(root, artifact_lock(key), Mode.SHARED, deadline, create=False)
     if held is None and create and os.path.lexists(root.path / ARTIFACTS / key):
+        if os.geteuid() != root.owner_uid:
+            raise Refused(
+                f"has no lock file yet, and only uid {root.owner_uid} makes one in its store",
+                path=root.path / ARTIFACTS / key,
+                details={"owner_uid": root.owner_uid, "caller_uid": os.geteuid()},
+            )
         held = _take(root, artifact_lock(key), Mode.SHARED, deadline, create=True)
     return held
 
