@@ -21,6 +21,7 @@ from hwctl.fs.atomic import write_all
 from hwctl.fs.paths import open_regular
 from hwctl.stores.base import Advance
 from hwctl.stores.hostweights.lanes import INLINE, Lanes, Ticket
+from hwctl.stores.hostweights.layout import FILE_MODE
 from hwctl.stores.hostweights.tensors import Extent, PayloadPlan, refusal
 
 if TYPE_CHECKING:
@@ -135,6 +136,7 @@ class PayloadFile:
         self._unsynced = 0
         self._rereading: list[Future[None]] = []
         self._syncing: list[Future[None]] = []
+        self._closed = False
         write_all(fd, plan.header, 0)
         advance(len(plan.header))
 
@@ -170,7 +172,7 @@ class PayloadFile:
         return extent.size // rows if rows else 0
 
     def _extent(self, name: str) -> Extent:
-        if self._fd < 0:
+        if self._closed:
             raise refusal(f"{self.plan.file_name} is closed")
         extent = self.plan.extents.get(name)
         if extent is None:
@@ -238,24 +240,36 @@ class PayloadFile:
         return coverage is None or coverage.complete()
 
     def close(self) -> None:
-        """Make the file final: complete, read-only, on its way to the disk. A second call does nothing."""
-        if self._fd < 0:
+        """Say that the file is complete; a second call does nothing.
+
+        What is still under way is not waited for: the next file can begin. The file becomes read-only and
+        goes to the disk behind that, and errors are told by ``wait_synced``.
+        """
+        if self._closed:
             return
         missing = [name for name, extent in self.plan.extents.items() if not self._is_written(name, extent)]
         if missing:
             raise refusal(
                 f"{self.plan.file_name}: {len(missing)} tensors are incomplete, first {missing[0]!r}"
             )
-        while self._pending:
-            self._pending.popleft().wait()
-        os.fchmod(self._fd, 0o444)
-        self._begin_rereading()
-        fd, self._fd = self._fd, -1
+        self._closed = True
+        under_way = Ticket(tuple(part for ticket in self._pending for part in ticket.parts))
+        self._pending.clear()
+        self._begin_rereading(under_way)
+        self._syncing.append(self._lanes.sync(partial(self._finish, under_way)))
         self._on_close(self)
-        self._syncing.append(self._lanes.sync(lambda: _sync_and_close(fd)))
+
+    def _finish(self, under_way: Ticket) -> None:
+        """In the sync lane: from the last write to the disk."""
+        try:
+            under_way.wait()
+            os.fchmod(self._fd, FILE_MODE)
+            os.fsync(self._fd)
+        finally:
+            self.abandon()
 
     def abandon(self) -> None:
-        """Close the descriptor of an unfinished file. Only after the lanes have stopped using it."""
+        """Close the descriptor. Only after the lanes have stopped using it."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
@@ -285,14 +299,17 @@ class PayloadFile:
             fd, self._unsynced = self._fd, 0
             self._syncing.append(self._lanes.sync(lambda: os.fdatasync(fd)))
 
-    def _begin_rereading(self) -> None:
+    def _begin_rereading(self, under_way: Ticket) -> None:
         """Hash what came out of order from the page cache, the file and its tensors beside each other."""
         for group in ([self._file], list(self._tensors.values())):
             unfinished = [stream for stream in group if stream.cursor < stream.end]
             if unfinished:
-                self._rereading.append(self._lanes.reread(partial(self._finish_streams, unfinished)))
+                self._rereading.append(
+                    self._lanes.reread(partial(self._finish_streams, unfinished, under_way))
+                )
 
-    def _finish_streams(self, streams: Sequence[_Stream]) -> None:
+    def _finish_streams(self, streams: Sequence[_Stream], under_way: Ticket) -> None:
+        under_way.wait()
         fd, _ = open_regular(self.plan.file_name, dir_fd=self._dir_fd)
         try:
             for stream in streams:
@@ -314,10 +331,3 @@ def _raw(data: ReadableBuffer) -> memoryview:
     """The buffer as plain bytes. Never released by hand: a lane may still look at it after an interrupt."""
     view = memoryview(data)
     return view.cast("B") if view.nbytes else memoryview(b"")
-
-
-def _sync_and_close(fd: int) -> None:
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

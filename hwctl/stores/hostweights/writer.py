@@ -125,7 +125,7 @@ class ArtifactWriter:
     def close(self) -> None:
         """Stop the threads and close what is open; staging itself is left to its owner."""
         self._lanes.stop()
-        for payload in self._open.values():
+        for payload in (*self._open.values(), *self._closed.values()):
             payload.abandon()
         self._open.clear()
 
