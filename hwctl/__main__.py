@@ -32,10 +32,10 @@ def main() -> None:
 
 def _run(argv: list[str]) -> int:
     try:
-        if argv[:1] == ["--version"]:
+        if "--version" in argv and set(argv) <= {"--version", "--json"}:
             from hwctl.cli.version import show
 
-            return show(argv[1:])
+            return show(json="--json" in argv)
         from hwctl.cli.run import run
     except ImportError as exc:
         # A half-done installation; without this it would exit 1, which hwctl never does.

@@ -35,21 +35,22 @@ Wrong combinations of options raise ``errors.Usage`` before anything is touched.
 
 from __future__ import annotations
 
-import importlib
 from typing import Annotated
 
 import typer
 
+from hwctl.cli import consume, evict, exec, inspect, publish, quarantine, reclaim_stale, verify
 from hwctl.cli.help import App
+from hwctl.errors import Usage
 
-_VERBS = ("publish", "verify", "inspect", "quarantine", "reclaim_stale", "evict", "consume", "exec")
+_VERBS = (publish, verify, inspect, quarantine, reclaim_stale, evict, consume, exec)
 
 
 def build() -> typer.Typer:
     """The whole command tree."""
     app = App("hwctl", root)
     for verb in _VERBS:
-        importlib.import_module(f"hwctl.cli.{verb}").register(app)
+        verb.register(app)
     return app
 
 
@@ -57,3 +58,6 @@ def root(
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
 ) -> None:
     """Publish, verify and reclaim model-weight stores on a node."""
+    if version:
+        # On its own it was answered before Typer was imported.
+        raise Usage("--version stands alone, or with --json")

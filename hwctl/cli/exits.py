@@ -19,6 +19,13 @@ EXEC_NOT_EXECUTABLE = 126
 EXEC_NOT_FOUND = 127
 
 
+def delivered(broken: int | None) -> int:
+    """The status of what only had to be printed, given the errno that silenced stdout."""
+    if broken is None:
+        return int(Status.OK)
+    return BROKEN_PIPE if broken == EPIPE else int(Status.IO)
+
+
 class Internal(HwctlError):
     """A bug in hwctl: anything that nobody expected to be raised."""
 

@@ -37,14 +37,8 @@ def run(argv: list[str]) -> int:
     if help_text.getvalue():
         output.out.raw(help_text.getvalue().encode("utf-8", "backslashreplace"))
         output.flush()
-        return _delivered(output)
+        return exits.delivered(output.out.broken)
     return int(status or 0)
-
-
-def _delivered(output: Output) -> int:
-    if output.out.broken is None:
-        return int(Status.OK)
-    return exits.BROKEN_PIPE if output.out.broken == exits.EPIPE else int(Status.IO)
 
 
 def _command_in(argv: list[str]) -> str:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from hwctl import __version__
+from hwctl.cli import exits
+from hwctl.cli.output import Output
 
 _LIBRARIES = ("torch", "safetensors", "typer", "rich", "orjson")
 
 
-def show(rest: list[str]) -> int:
-    """Print the version; with ``--json`` also those of the libraries, read from their metadata."""
+def show(*, json: bool) -> int:
+    """Print the version; as a document also those of the libraries, read from their metadata."""
+    if not json:
+        output = Output()
+        output.out.line(f"hwctl {__version__}")
+        output.flush()
+        return exits.delivered(output.out.broken)
     from hwctl.cli.answer import Answer
 
-    with Answer("version", json="--json" in rest, reads_only=True) as answer:
-        if answer.output.json:
-            answer.result({"hwctl": __version__, **_versions()})
-        answer.line(f"hwctl {__version__}")
+    with Answer("version", json=True, reads_only=True) as answer:
+        answer.result({"hwctl": __version__, **_versions()})
     return answer.exit_status
 
 

@@ -91,6 +91,8 @@ def test_the_parsers_own_refusals_are_objects_too(bad: list[str], hwctl: Run, pa
         ["colour"],
         [],
         ["--colour"],
+        ["--version", "verify", "PAGES"],
+        ["--version", "--colour"],
     ],
     ids=" ".join,
 )
@@ -474,6 +476,13 @@ def test_python_that_is_too_old_is_told_so() -> None:
     )
     assert done.returncode == 13
     assert "needs Python 3.11" in done.stderr
+
+
+def test_the_version_and_those_of_the_libraries(hwctl: Run) -> None:
+    assert hwctl("--version").out.startswith("hwctl ")
+    for words in (("--version", "--json"), ("--json", "--version")):
+        (row,) = hwctl(*words).document["results"]
+        assert row.keys() >= {"hwctl", "python", "torch", "safetensors", "typer", "rich"}
 
 
 def test_a_broken_installation_is_not_a_crash(tmp_path: Path) -> None:
