@@ -73,13 +73,20 @@ def of_authority(match: Match, store: Store, authority: Authority) -> Subject:
 def of_source(match: Match, store: Store, source: Source) -> Iterator[Subject]:
     """The pages in the cache ``match`` that were made from a source object. Raises NotFound without any."""
     _require_root(match, Family.PAGEWEIGHTS, "--source")
-    found = False
+    found = touched = False
     for artifact in store.scan():
-        if artifact.state in CHECKED_STATES and artifact.detail.get("source_sha256") == source.sha256:
+        detail = artifact.detail
+        if artifact.state not in CHECKED_STATES or detail.get("source_sha256") != source.sha256:
+            continue
+        # A touch of the source makes it another authority, whose pages are others.
+        if detail.get("source_identity") == list(source.identity):
             found = True
             yield Subject(store, artifact, expected=source)
+        else:
+            touched = True
     if not found:
-        raise NotFound("holds no page made from that source object", path=match.root)
+        words = "; those of the same bytes were made before it was touched" if touched else ""
+        raise NotFound(f"holds no page made from that source object{words}", path=match.root)
 
 
 def measure(path: Path, advance: Advance = silent) -> Source:

@@ -243,6 +243,47 @@ def test_expectations_of_a_tree(hwctl: Run, base: Path, pages: Path) -> None:
     assert hwctl("verify", pages, "--expect", "experts=1").status == 2
 
 
+def test_a_source_object_names_its_pages_until_it_is_touched(hwctl: Run, tmp_path: Path) -> None:
+    source, page, cache = tmp_path / "source", tmp_path / "page.safetensors", tmp_path / "cache"
+    source.write_bytes(b"source object")
+    page.write_bytes(make_pageweights.artifact_bytes(7, 8))
+    words = ("--source", source, "--source-format-revision", "1", "--page-id", "7")
+    assert hwctl("publish", "pageweights", "--page", page, "--cache", cache, *words).status == 0
+    ask = ("verify", cache, "--source", source, "--level", "size", "--json")
+    done = hwctl(*ask)
+    assert (done.status, done.document["totals"]["valid"]) == (0, 1)
+    os.utime(source, ns=(0, 0))
+    assert (hwctl(*ask).status, "touched" in hwctl(*ask).error["message"]) == (10, True)
+    source.write_bytes(b"another")
+    assert hwctl(*ask).status == 10
+    source.unlink()
+    assert hwctl(*ask).status == 2
+
+
+def test_a_tree_must_fit_the_model(hwctl: Run, base: Path, tmp_path: Path) -> None:
+    config: dict[str, object] = {
+        "model_type": "qwen3_moe",
+        "num_experts": 1,
+        "hidden_size": 64,
+        "moe_intermediate_size": 64,
+        "num_hidden_layers": 1,
+    }
+
+    def ask(*words: str, **other: object) -> int:
+        (tmp_path / "config.json").write_text(json.dumps(config | other))
+        return hwctl("verify", tree(base), "--level", "marker", "--for", tmp_path, *words).status
+
+    assert ask() == 0
+    assert ask("--numa", "1") == 0
+    assert ask("--numa", "2") == 65
+    assert ask(num_experts=8) == 65
+    assert ask(num_hidden_layers=2) == 65
+    assert ask(model_type="gpt_oss") == 13
+    assert ask(hidden_size="wide") == 2
+    (tmp_path / "config.json").unlink()
+    assert hwctl("verify", tree(base), "--for", tmp_path).status == 2
+
+
 def test_unreadable_is_not_damaged(hwctl: Run) -> None:
     """VER-10: what could not be looked at is 15, whatever else could."""
     with tempfile.TemporaryDirectory(prefix="hwctl-unreadable-") as name:
