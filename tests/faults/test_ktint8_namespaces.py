@@ -1,0 +1,122 @@
+"""Pid namespaces: a container's pid says nothing here, nor ours there; the lock is seen by all."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import ktint8_producer
+import make_ktint8
+import pytest
+from run_hwctl import environment, hwctl_
+
+RUN = "namespaced-1"
+GRACE = "0.001s"
+
+
+@pytest.fixture
+def base() -> Iterator[Path]:
+    folder = Path("/dev/shm") / f"hwctl-ns-{secrets.token_hex(6)}"
+    folder.mkdir(mode=0o700)
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def contained() -> list[str]:
+    """The words that start a command as pid 1 of its own pid namespace, with a /proc of its own."""
+    words = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
+    if shutil.which("unshare") is None:
+        pytest.skip("there is no unshare here")
+    done = subprocess.run([*words, "true"], capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"no pid namespace can be made here: {done.stderr.strip()}")
+    return words
+
+
+def produce(base: Path, contained: list[str]) -> subprocess.Popen[str]:
+    """A producer of ours in a container, at work."""
+    process = subprocess.Popen(
+        [*contained, sys.executable, "-P", ktint8_producer.__file__, str(base), RUN],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "staged\n", process.communicate()[1]
+    return process
+
+
+def reclaim(base: Path, prefix: list[str] | None = None) -> list[dict[str, str]]:
+    words = ("reclaim-stale", str(base), "--older-than", GRACE, "-y", "--json")
+    if prefix is None:
+        done = hwctl_(*words)
+        assert done.status == 0, done.err
+        return done.results
+    inside = subprocess.run(
+        [*prefix, sys.executable, "-P", "-m", "hwctl", *words],
+        capture_output=True,
+        text=True,
+        env=environment(),
+        timeout=60,
+    )
+    assert inside.returncode == 0, inside.stderr
+    results: list[dict[str, str]] = json.loads(inside.stdout)["results"]
+    return results
+
+
+def test_a_producer_in_a_container_is_seen_by_its_lock(base: Path, contained: list[str]) -> None:
+    process = produce(base, contained)
+    staging = base / f"kt-int8-{RUN}.staging"
+    try:
+        lease = json.loads((staging / make_ktint8.LEASE).read_text())
+        assert lease["producer_pid"] == 1
+        assert lease["hwctl"]["pid_ns"] != os.stat("/proc/self/ns/pid").st_ino
+        (kept,) = reclaim(base)
+        assert (kept["outcome"], "locked" in kept["reason"]) == ("skipped", True)
+        # From yet another container, where /proc/locks does not even show the holder.
+        (kept,) = reclaim(base, contained)
+        assert kept["outcome"] == "skipped"
+        assert staging.exists()
+    finally:
+        process.kill()
+        process.communicate()
+    deadline = time.monotonic() + 10
+    while (outcome := reclaim(base)[0]["outcome"]) != "done":
+        assert time.monotonic() < deadline, outcome
+        time.sleep(0.1)
+    assert os.listdir(base) == []
+
+
+def test_a_dead_producer_of_ours_is_proven_from_any_container(base: Path, contained: list[str]) -> None:
+    """Its lock is free, and a producer of ours holds it for as long as it lives."""
+    make_ktint8.make_staging(base, RUN, process=make_ktint8.dead_process())
+    (done,) = reclaim(base, contained)
+    assert done["outcome"] == "done"
+    assert "lock" in done["reason"]
+
+
+def test_a_bare_pid_proves_nothing_in_a_container(base: Path, contained: list[str]) -> None:
+    """kt-kernel's lease: the pid is not to be seen there, which is what a living one looks like too."""
+    staging = make_ktint8.make_staging(base, RUN)
+    (kept,) = reclaim(base, contained)
+    assert (kept["outcome"], "initial pid namespace" in kept["reason"]) == ("skipped", True)
+    assert staging.exists()
+    (done,) = reclaim(base)
+    assert done["outcome"] == "done"
+
+
+def test_pid_1_of_a_container_is_not_our_pid_1(base: Path, contained: list[str]) -> None:
+    """REC-01: containers hand out pid 1 every time; the lease of a dead one names a pid that lives here."""
+    elsewhere = make_ktint8.this_process() | {"pid_ns": 1, "start_ticks": 3}
+    make_ktint8.make_staging(base, RUN, pid=1, process=elsewhere)
+    (done,) = reclaim(base)
+    assert done["outcome"] == "done"
