@@ -30,6 +30,7 @@ import hostweights_peer as peer  # noqa: E402
 import torch  # noqa: E402
 
 from hwctl.fs.locks import Deadline  # noqa: E402
+from hwctl.fs.mounts import MEMORY  # noqa: E402
 from hwctl.stores.base import CheckOptions, Level  # noqa: E402
 from hwctl.stores.hostweights.build import get_or_build  # noqa: E402
 from hwctl.stores.hostweights.domain import Capacity  # noqa: E402
@@ -189,12 +190,15 @@ def _publishing(folder: Path, count: int, factor: float) -> Floor:
     return Floor(f"publish 1 GiB, 64 tensors, {count} file(s)", factor, best, found["hwctl"], GiB)
 
 
-def bench_verify(folder: Path) -> Iterator[Floor]:
-    yield from _verifying(folder, 8, 1.6)
-    yield from _verifying(folder, 1, 1.0)
+def bench_verify(folder: Path) -> Iterator[object]:
+    """On a disk, with the page cache warm, and in memory."""
+    for place in {Path(tempfile.gettempdir()): None, folder: None}:
+        kind = peer.fs_type(place)
+        yield from _verifying(place, kind, 8, 1.6)
+        yield from _verifying(place, kind, 1, 1.0)
 
 
-def _verifying(folder: Path, count: int, factor: float) -> Iterator[Floor]:
+def _verifying(folder: Path, kind: str, count: int, factor: float) -> Iterator[object]:
     files = make_files(count)
     with fresh(folder) as path:
         root = path / "store"
@@ -204,8 +208,15 @@ def _verifying(folder: Path, count: int, factor: float) -> Iterator[Floor]:
             memory=lambda: timed(lambda: in_memory(files)),
             hwctl=lambda: timed(lambda: look_up(root, "v", Level.FULL)),
         )
-    yield Floor(f"verify in full 1 GiB, {count} file(s)", factor, found["peer"], found["hwctl"], GiB)
-    if count > 1:
+    name = f"verify in full 1 GiB, {count} file(s), {kind}"
+    yield Floor(name, factor, found["peer"], found["hwctl"], GiB)
+    if count == 1:
+        return
+    if kind in MEMORY:
+        # A tmpfs keeps a file in scattered pages of 4 KiB. Reaching those bounds even a hash over a map of
+        # them, so there is no floor here, only the number.
+        yield f"  beside two threads over memory: {found['memory'] / found['hwctl']:.2f}x"
+    else:
         yield Floor("  beside two threads over memory", 0.85, found["memory"], found["hwctl"], GiB, "them")
 
 

@@ -27,6 +27,9 @@ runtime = importlib.import_module("vllm_omni.host_weight_runtime")
 filesystem = importlib.import_module("vllm_omni.host_weight_runtime.filesystem")
 
 
+fs_type = make_hostweights.fs_type
+
+
 def identity(tag: str) -> dict[str, Any]:
     document: dict[str, Any] = make_hostweights.identity(0)
     document["source"]["model_id"] = tag
