@@ -1,4 +1,4 @@
-"""A producer of hwctl's that stages a tree and then does nothing but live: ``ktint8_producer.py BASE RUN``."""
+"""A producer of hwctl's that stages a tree and then just lives: ``ktint8_producer.py BASE RUN``."""
 
 from __future__ import annotations
 
