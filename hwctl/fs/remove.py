@@ -112,19 +112,27 @@ class _Border:
         self._device = os.fstat(parent_fd).st_dev
         self._mount = mount_id(parent_fd)
         self.check(top_fd, os.fstat(top_fd))
-        # Seen from the table before the first unlink, so that a refusal leaves the tree as it was.
-        path = os.readlink(b"/proc/self/fd/%d" % top_fd) + b"/"
-        for mount in mounts():
-            if mount.point.startswith(path):
-                raise self._refusal(os.fsdecode(mount.point))
+        require_no_mounts(top_fd, name)
 
     def check(self, fd: int, st: os.stat_result) -> None:
         """A bind mount of the same file system has the same device, hence the mount's id too."""
         if st.st_dev != self._device or mount_id(fd) != self._mount:
-            raise self._refusal(os.readlink(f"/proc/self/fd/{fd}"))
+            raise _crossing(self._name, os.readlink(f"/proc/self/fd/{fd}"))
 
-    def _refusal(self, where: str) -> Refused:
-        return Refused(f"{self._name}: {where} is a mount point; a removal does not cross mounts", path=where)
+
+def require_no_mounts(fd: int, name: str) -> None:
+    """Refuse when something is mounted below the folder ``fd``, called ``name``.
+
+    Asked of the table before the first unlink, so that a refusal leaves the tree as it was.
+    """
+    path = os.readlink(b"/proc/self/fd/%d" % fd) + b"/"
+    for mount in mounts():
+        if mount.point.startswith(path):
+            raise _crossing(name, os.fsdecode(mount.point))
+
+
+def _crossing(name: str, where: str) -> Refused:
+    return Refused(f"{name}: {where} is a mount point; a removal does not cross mounts", path=where)
 
 
 def _open_top(dir_fd: int, name: str, make_writable: bool) -> Descent:

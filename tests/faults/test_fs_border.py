@@ -6,8 +6,10 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import make_ktint8
 import private_mounts
 import pytest
+from run_hwctl import hwctl_
 
 from hwctl.errors import Refused
 from hwctl.fs import remove
@@ -57,6 +59,18 @@ def test_a_mount_inside_is_refused_before_the_first_unlink(tree: Path, kind: str
     with opened_dir(tree.parent) as fd, pytest.raises(Refused, match="does not cross mounts"):
         remove_tree(fd, "tree")
     assert names(tree) == before
+
+
+def test_a_kt_int8_tree_with_a_mount_in_it_stays_ready(place: Path) -> None:
+    """Its manifest is rewritten before the first file goes, and must not be for a removal that is refused."""
+    tree = make_ktint8.make_ready(place, "mounted-1", states=("ready", "ready"))
+    (place / "other").mkdir()
+    private_mounts.mount("--bind", place / "other", tree / "_layer_1" / "_numa_0")
+    manifest = (tree / make_ktint8.MANIFEST).read_bytes()
+    before = names(tree)
+    assert hwctl_("evict", tree, "-y").status == 12
+    assert names(tree) == before
+    assert (tree / make_ktint8.MANIFEST).read_bytes() == manifest
 
 
 @pytest.mark.parametrize("kind", ["tmpfs", "bind", "file"])

@@ -18,6 +18,7 @@ from hwctl.fs.atomic import replace_document
 from hwctl.fs.mounts import mount_id
 from hwctl.fs.openfiles import OpenFiles
 from hwctl.fs.paths import opened_dir
+from hwctl.fs.remove import require_no_mounts
 from hwctl.fs.walk import Inode, inode_of
 from hwctl.stores.base import Removed
 from hwctl.stores.ktint8 import layout
@@ -122,6 +123,7 @@ def remove_listed(
             if inode is not None and inode_of(os.fstat(root_fd)) != inode:
                 raise Refused(f"{name}: something else stands there now; nothing was deleted")
             if os.listdir(root_fd):
+                require_no_mounts(root_fd, name)
                 _remove_content(root_fd, read_manifest(root_fd, ephemeral=ephemeral), name, tally)
         _rmdir(base_fd, name, tally)
     except FileNotFoundError:
