@@ -81,8 +81,8 @@ def error_object(error: HwctlError, *, debug: bool = False) -> dict[str, object]
 class Verdict(HwctlError):
     """The answer is no, though nothing failed on the way: a damaged artifact, a target out of reach."""
 
-    def __init__(self, status: Status, message: str) -> None:
-        super().__init__(message, retryable=status in (Status.BUSY, Status.NO_ROOM, Status.IO))
+    def __init__(self, status: Status, message: str, path: Path | None = None) -> None:
+        super().__init__(message, path=path, retryable=status in (Status.BUSY, Status.NO_ROOM, Status.IO))
         self.status = status  # type: ignore[misc]  # a class constant everywhere else
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from hwctl.cli import text
 from hwctl.cli.answer import Answer
 from hwctl.cli.document import artifact_fields, finding_fields, named
-from hwctl.cli.exits import error_object
+from hwctl.cli.exits import Verdict, error_object
 from hwctl.cli.metrics import Gauge
 from hwctl.cli.output import Style, Styled
 from hwctl.core.plan import Action, Outcome, Result, Step, foresee, freed
@@ -51,6 +51,8 @@ class Tally:
             answer.note(f"{artifact.path} is now {outcome.moved_to}")
         if outcome.error is not None:
             answer.errors.append(outcome.error)
+        elif problem:
+            answer.errors.append(Verdict(outcome.status, outcome.reason, artifact.path))
 
     def close(self) -> str:
         """Write the totals into the document; the sentence that sums them up."""

@@ -279,3 +279,10 @@ def test_another_users_store_is_refused_or_acted_on_as_its_owner(tmp_path: Path)
     assert list((store / "artifacts").iterdir()) == []
     owners = {p.lstat().st_uid for root in (store, cache) for p in [root, *root.rglob("*")]}
     assert owners == {NOBODY}
+
+
+def test_the_error_object_of_a_run_that_was_busy_names_the_holder(cache: Kit) -> None:
+    with holders.locked(cache.lock(0)) as pid:
+        run = hwctl_("evict", cache.open_path(0), "-y", "--json")
+    assert run.status == 11 and f"pid {pid}" in run.error["message"]
+    assert run.error["path"] == str(cache.open_path(0))
