@@ -154,7 +154,7 @@ def judge(subject: Subject, level: Level, options: CheckOptions) -> Verdict:
         if subject.named:
             artifact = wait_until_ready(subject.store, artifact, options.wait, options.expected)
             if artifact.state is State.STAGING:
-                return _unfinished(subject.store, artifact, level)
+                return _unfinished(subject.store, artifact, level, options)
         report = subject.store.check(artifact, level, options)
     except NotFound as exc:
         if subject.named:
@@ -194,10 +194,12 @@ def wait_until_ready(
     raise explain(store, artifact, expected)
 
 
-def _unfinished(store: Store, artifact: Artifact, level: Level) -> Verdict:
-    """A staging entry that was named: busy while its producer lives, incomplete once it is proven dead."""
+def _unfinished(store: Store, artifact: Artifact, level: Level, options: CheckOptions) -> Verdict:
+    """A staging entry that was named: busy while its producer may live; once that is proven dead, incomplete,
+    with all that is wrong beside it, since another converter's tree may be whole and only unpublished."""
     error = of_staging(store, artifact, artifact)
     if isinstance(error, Busy):
         return Verdict(artifact, error.status, error=error)
-    report = Report(artifact, level, (Finding("abandoned", error.message),))
-    return Verdict(artifact, Status.DAMAGED, report)
+    report = store.check(artifact, level, options)
+    abandoned = Finding("abandoned", error.message)
+    return Verdict(artifact, Status.DAMAGED, replace(report, findings=(abandoned, *report.findings)))
