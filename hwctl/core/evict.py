@@ -49,7 +49,7 @@ def plan(
     garbage = _garbage(store, entries, filters) if limits.targets and not filters.quarantined else []
     steps = [
         _step(target, artifact, limits, filters, now, words, other_users)
-        for artifact in garbage + oldest_first(taken, now)
+        for artifact in garbage + oldest_first(taken + _unseen(entries, filters), now)
     ]
     room = space.room(store.root)
     size = sum(artifact.bytes for artifact in taken) if filters.quarantined else store.size()
@@ -73,6 +73,14 @@ def _garbage(store: Store, entries: Sequence[Artifact], filters: Filters) -> lis
     ]
 
 
+def _unseen(entries: Sequence[Artifact], filters: Filters) -> list[Artifact]:
+    """What could not be looked into is kept, and said so: it is not nothing."""
+    if filters.quarantined:
+        return []
+    unreadable = (artifact for artifact in entries if artifact.state is State.UNREADABLE)
+    return [entry for entry in unreadable if matches(entry.key, filters.match, filters.exclude)]
+
+
 def _is_garbage(store: Store, artifact: Artifact) -> bool:
     return store.stale(artifact, StalePolicy()).death is Death.PROVEN
 
@@ -88,6 +96,10 @@ def _step(
 ) -> Step:
     if not may_act(target.store, artifact, other_users=other_users):
         return foreign(target, artifact, words)
+    if artifact.state is State.UNREADABLE:
+        status = Status.IO if due(artifact, limits, now) else Status.OK
+        reason = f"cannot be looked into: {artifact.reason}"
+        return Step(target.store, artifact, Action.KEEP, reason, status=status)
     obstacle = target.store.removable(artifact)
     if obstacle is not None:
         # What merely bears a name like ours is nobody's business; what is ours and damaged is a person's.

@@ -286,3 +286,14 @@ def test_the_error_object_of_a_run_that_was_busy_names_the_holder(cache: Kit) ->
         run = hwctl_("evict", cache.open_path(0), "-y", "--json")
     assert run.status == 11 and f"pid {pid}" in run.error["message"]
     assert run.error["path"] == str(cache.open_path(0))
+
+
+@needs_root
+def test_what_cannot_be_looked_into_is_kept_and_not_called_nothing(tmp_path: Path) -> None:
+    """INS-03: to another user who may list the store, its entries are refused by name."""
+    cache = filled(PageWeights(tmp_path))
+    for folder in (*tmp_path.parents[:2], tmp_path, cache.root):
+        folder.chmod(0o755)
+    run = hwctl_("evict", cache.root, "--all", "-y", "--json", uid=NOBODY)
+    assert run.status == 12 and left(cache) == {0, 1, 2}
+    assert [(row["state"], row["action"]) for row in run.results] == [("unreadable", "keep")] * 3
