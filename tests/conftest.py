@@ -17,8 +17,8 @@ def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
-    if report.skipped and os.environ.get("HWCTL_TESTS_MUST_RUN") and not hasattr(report, "wasxfail"):
-        if item.get_closest_marker("hardware") is None:
-            report.outcome = "failed"
-            report.longrepr = f"skipped where every test must run: {report.longrepr}"
+    must_run = os.environ.get("HWCTL_TESTS_MUST_RUN") and item.get_closest_marker("hardware") is None
+    if report.skipped and must_run:
+        report.outcome = "failed"
+        report.longrepr = f"skipped where every test must run: {report.longrepr}"
     return report
