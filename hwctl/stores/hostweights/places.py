@@ -65,6 +65,13 @@ def locate(path: Path) -> tuple[Path, Spot | None] | None:
 
     An entry need not exist: its place is what counts.
     """
+    try:
+        return _locate(path)
+    except PermissionError as exc:
+        raise PermissionError(exc.errno, _whose(path), os.fspath(path)) from exc
+
+
+def _locate(path: Path) -> tuple[Path, Spot | None] | None:
     if is_root(path):
         return path, None
     place = _PLACES.get(path.parent.name)
@@ -73,3 +80,14 @@ def locate(path: Path) -> tuple[Path, Spot | None] | None:
     if layout.is_document_temporary(path.name) and is_root(path.parent):
         return path.parent, Spot(Place.ROOT, path.name, None)
     return None
+
+
+def _whose(path: Path) -> str:
+    """Who may look there, since a store has one owner and "permission denied" names nobody (LEA-04)."""
+    for folder in (path, *path.parents):
+        try:
+            owner = os.lstat(folder).st_uid
+        except PermissionError:
+            continue
+        return f"permission denied: {folder} belongs to uid {owner}, the caller is uid {os.geteuid()}"
+    return "permission denied"

@@ -8,13 +8,14 @@ import os
 import shutil
 import stat
 import subprocess
+import tempfile
 import uuid
 from pathlib import Path
 
 import make_hostweights
 import pytest
 
-from hwctl.errors import Busy, NoRoom, NotFound, Refused
+from hwctl.errors import Busy, IoFailed, NoRoom, NotFound, Refused
 from hwctl.fs.locks import Deadline, Mode
 from hwctl.stores.base import Artifact, CheckOptions, Death, Level, StalePolicy, State
 from hwctl.stores.hostweights import leases, moves
@@ -398,6 +399,35 @@ def test_a_store_on_a_read_only_mount_is_looked_at_and_verified(
         assert report.valid and report.warnings == ()
     finally:
         subprocess.run(["umount", "-l", str(view)], check=True)
+
+
+@pytest.mark.needs_root
+def test_a_stranger_is_told_whose_store_it_is() -> None:
+    """LEA-04."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can become another user")
+    # Not below tmp_path, which only its owner may enter.
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        root = make_hostweights.make_store(Path(folder) / "store")
+        reading, writing = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            os.setuid(65534)
+            said = []
+            for path in (root, root / "artifacts" / KEY):
+                try:
+                    recognise(path)
+                except IoFailed as exc:
+                    said.append(exc.message)
+            os.write(writing, "\n".join(said).encode())
+            os._exit(0)
+        os.waitpid(pid, 0)
+        os.close(writing)
+        with os.fdopen(reading) as pipe:
+            lines = pipe.read().splitlines()
+    assert len(lines) == 2
+    assert all(f"{root} belongs to uid 0, the caller is uid 65534" in line for line in lines)
 
 
 def test_a_scan_of_many_stays_linear(tmp_path: Path) -> None:
