@@ -104,12 +104,14 @@ def reclaim_stale(
         age = None if older_than is None else int(older_than * 1e9)
         policy = StalePolicy(age, leaseless, ready, other_users)
         selection = core.Selection(tuple(match or ()), run_id)
-        resolver = Resolver(answer, family)
+        # Whoever is not going to look at the plan need not wait until every tree has been walked.
+        sizes = dry_run or not yes
+        resolver = Resolver(answer, family, sizes=sizes)
         targets = resolver.named(paths) if paths else resolver.default()
         steps: list[Step] = []
         for target in targets:
             try:
-                steps += core.plan(target, selection, policy, sys.argv[1:])
+                steps += core.plan(target, selection, policy, sys.argv[1:], sizes=sizes)
             except HwctlError as exc:
                 answer.fail(exc)
         conduct(answer, steps, partial(core.reclaim, policy), yes=yes, wait=wait)

@@ -19,8 +19,11 @@ class Resolver:
     """Turns paths into targets; each store is opened once, and a path that leads nowhere becomes a failure
     of the run that does not stop the others."""
 
-    def __init__(self, answer: Answer, family: Family | None, *, absent: bool = False) -> None:
-        """``absent`` lets an entry be named that is not there yet."""
+    def __init__(
+        self, answer: Answer, family: Family | None, *, absent: bool = False, sizes: bool = True
+    ) -> None:
+        """``absent`` lets an entry be named that is not there yet; ``sizes`` as for ``Store.scan``."""
+        self._sizes = sizes
         self._answer = answer
         self._family = family
         self._absent = absent
@@ -56,7 +59,7 @@ class Resolver:
         store = self._stores.get((match.family, match.root))
         if store is None:
             store = self._stores[match.family, match.root] = locate.open_store(match)
-        artifact = locate.entry(store, match)
+        artifact = locate.entry(store, match, sizes=self._sizes)
         if artifact is not None and artifact.state is State.ABSENT and not self._absent:
             raise NotFound("there is no such entry", path=match.path)
         return Target(store, artifact, named)

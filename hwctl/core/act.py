@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -74,10 +74,10 @@ def carry_out(
     try:
         actor = step.store.actor(step.artifact)
         if actor == os.geteuid():
-            return _attempt(step, act, wait, again, met_busy)
+            return _measured(_attempt(step, act, wait, again, met_busy))
         gid = os.stat(step.artifact.path, follow_symlinks=False).st_gid
         reports = as_owner(actor, gid, lambda: [record(_attempt(step, act, wait, again, met_busy))])
-        return [recorded(step, report) for report in reports][-1]
+        return [_measured(recorded(step, report)) for report in reports][-1]
     except FileNotFoundError:
         return gone(step)
     except (HwctlError, OSError) as exc:
@@ -122,6 +122,16 @@ def _busy(step: Step, exc: Busy, met_busy: MetBusy) -> Outcome:
     return Outcome(step, Result.SKIPPED, reason, step.status, error=exc)
 
 
+def _measured(outcome: Outcome) -> Outcome:
+    """Give an entry that the plan did not measure the sizes that its removal found."""
+    step, removed = outcome.step, outcome.removed
+    if step.artifact.files or not removed.files:
+        return outcome
+    allocated = removed.bytes_freed + removed.still_mapped
+    artifact = replace(step.artifact, bytes=removed.size, allocated=allocated, files=removed.files)
+    return replace(outcome, step=replace(step, artifact=artifact))
+
+
 def gone(step: Step) -> Outcome:
     """Somebody else removed it first: what was wanted is so, and not one byte of it is counted (REC-09)."""
     return Outcome(step, Result.SKIPPED, "it is gone: somebody else has removed or moved it", gone=True)
@@ -147,7 +157,7 @@ def record(outcome: Outcome) -> dict[str, object]:
         "result": outcome.result.value,
         "reason": outcome.reason,
         "status": int(outcome.status),
-        "removed": [removed.files, removed.bytes_freed, removed.still_mapped],
+        "removed": [removed.files, removed.bytes_freed, removed.still_mapped, removed.size],
         "moved_to": None if outcome.moved_to is None else str(outcome.moved_to),
         "error": None if error is None else [int(error.status), error.message, error.path, error.retryable],
         "details": {} if error is None else error.details,

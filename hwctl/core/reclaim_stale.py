@@ -33,13 +33,18 @@ class Selection:
         return matches(artifact.key, self.match)
 
 
-def plan(target: Target, selection: Selection, policy: StalePolicy, words: Sequence[str]) -> tuple[Step, ...]:
-    """Judge the named entry, or every entry of the store. ``words`` are the command line, for refusals."""
+def plan(
+    target: Target, selection: Selection, policy: StalePolicy, words: Sequence[str], *, sizes: bool = True
+) -> tuple[Step, ...]:
+    """Judge the named entry, or every entry of the store. ``words`` are the command line, for refusals.
+
+    ``sizes`` are for whoever looks at the plan; without them the outcomes tell what was found.
+    """
     if target.artifact is not None:
         return (_judged(target, target.artifact, policy, words),)
     steps = (
         _swept(target, artifact, policy, words)
-        for artifact in target.store.scan()
+        for artifact in target.store.scan(sizes=sizes)
         if selection.take(artifact)
     )
     return tuple(step for step in steps if step is not None)

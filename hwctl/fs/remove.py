@@ -23,7 +23,7 @@ _OWNER_ALL = stat.S_IRWXU
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """What a removal did. ``files`` are names that were no folders.
+    """What a removal did. ``files`` are names that were no folders, ``size`` the st_size of regular ones.
 
     ``bytes_freed`` is st_blocks * 512 of every inode whose last link went, folders too, each once;
     ``still_mapped`` the part that is not free yet, since somebody has it open or mapped (EVI-03). It is
@@ -33,6 +33,7 @@ class Deleted:
     files: int = 0
     bytes_freed: int = 0
     still_mapped: int = 0
+    size: int = 0
 
 
 class _Count:
@@ -42,11 +43,14 @@ class _Count:
         self.files = 0
         self.freed = 0
         self.mapped = 0
+        self.size = 0
         self._open_files = open_files
 
     def gone(self, st: os.stat_result) -> None:
         """A name was unlinked whose stat, taken just before, is ``st``."""
         folder = stat.S_ISDIR(st.st_mode)
+        if stat.S_ISREG(st.st_mode):
+            self.size += st.st_size
         if st.st_nlink > 1 and not folder:
             return
         size = st.st_blocks * _BLOCK
@@ -57,7 +61,7 @@ class _Count:
             self.freed += size
 
     def result(self) -> Deleted:
-        return Deleted(self.files, self.freed, self.mapped)
+        return Deleted(self.files, self.freed, self.mapped, self.size)
 
 
 def remove_file(dir_fd: int, name: str, *, open_files: OpenFiles | None = None) -> Deleted:

@@ -186,17 +186,20 @@ class Removed:
     """What a removal really freed: st_blocks * 512, each inode once.
 
     ``still_mapped`` counts bytes of files that other processes keep open or mapped: gone by name, still held.
+    ``size`` is the st_size of the files, for entries that were never measured before they went.
     """
 
     files: int = 0
     bytes_freed: int = 0
     still_mapped: int = 0
+    size: int = 0
 
     def __add__(self, other: Removed) -> Removed:
         return Removed(
             self.files + other.files,
             self.bytes_freed + other.bytes_freed,
             self.still_mapped + other.still_mapped,
+            self.size + other.size,
         )
 
 
@@ -252,12 +255,15 @@ class Store(Protocol):
         """
         ...
 
-    def scan(self) -> Iterator[Artifact]:
-        """Every entry, damaged and foreign ones too, sorted by key; no payload is read, no lock taken."""
+    def scan(self, *, sizes: bool = True) -> Iterator[Artifact]:
+        """Every entry, damaged and foreign ones too, sorted by key; no payload is read, no lock taken.
+
+        Without ``sizes`` those that only a walk through a tree would tell are 0.
+        """
         ...
 
-    def look(self, artifact: Artifact) -> Artifact | None:
-        """The same entry as it is now (same path), or None when it is gone."""
+    def look(self, artifact: Artifact, *, sizes: bool = True) -> Artifact | None:
+        """The same entry as it is now (same path), or None when it is gone; ``sizes`` as for ``scan``."""
         ...
 
     def check(self, artifact: Artifact, level: Level, options: CheckOptions) -> Report:

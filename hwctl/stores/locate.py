@@ -68,12 +68,12 @@ def open_store(match: Match) -> Store:
     return _OPEN[match.family](match.root)
 
 
-def entry(store: Store, match: Match) -> Artifact | None:
+def entry(store: Store, match: Match, *, sizes: bool = True) -> Artifact | None:
     """The entry that a match names, ABSENT when there is none; None when it names the whole store."""
     if match.key is None:
         return None
     named = Artifact(match.family, match.root, match.key, match.path, State.ABSENT)
-    return store.look(named) or named
+    return store.look(named, sizes=sizes) or named
 
 
 def discover(folder: Path, family: Family | None = None) -> list[Match]:

@@ -97,14 +97,14 @@ class KtInt8Store:
                     found[name] = read_document(name, dir_fd=root_fd, limit=json_text.SIZE_LIMIT).data
         return found
 
-    def scan(self) -> Iterator[Artifact]:
-        return Survey(self._root).entries()
+    def scan(self, *, sizes: bool = True) -> Iterator[Artifact]:
+        return Survey(self._root, sizes=sizes).entries()
 
-    def look(self, artifact: Artifact) -> Artifact | None:
+    def look(self, artifact: Artifact, *, sizes: bool = True) -> Artifact | None:
         found = _located(artifact.path)
         if found is None or found[1] is None:
             return None
-        return Survey(self._root).entry(found[1], artifact)
+        return Survey(self._root, sizes=sizes).entry(found[1], artifact)
 
     def check(self, artifact: Artifact, level: Level, options: CheckOptions) -> Report:
         return checks.check(artifact, level, options)
@@ -192,4 +192,4 @@ def _removed_whole(parent_fd: int, name: str, artifact: Artifact, seen: OpenFile
         gone = remove_tree(parent_fd, name, inode=artifact.inode, open_files=seen)
     except OSError as exc:
         raise from_os_error(exc, "cannot remove it", artifact.path) from exc
-    return Removed(gone.files, gone.bytes_freed, gone.still_mapped)
+    return Removed(gone.files, gone.bytes_freed, gone.still_mapped, gone.size)

@@ -29,7 +29,9 @@ from hwctl.weights.amx import Geometry
 class Survey:
     """Looks at entries of one base; facts of /proc are as of its making."""
 
-    def __init__(self, base: Path) -> None:
+    def __init__(self, base: Path, *, sizes: bool = True) -> None:
+        """Without ``sizes`` staging trees are not walked: one may hold 180,000 files."""
+        self._sizes = sizes
         self._base = base
         self._locks = LockTable.read()
 
@@ -47,8 +49,8 @@ class Survey:
     def entry(self, root: Root, known: Artifact | None = None) -> Artifact | None:
         """One entry as it is now, None when nothing stands at its path.
 
-        The sizes of a staging tree that is ``known`` already are taken over: it may hold 180,000 files, and
-        whoever looks again under the lock asks whether it is still the same.
+        The sizes of a staging tree that is ``known`` already are taken over: whoever looks again under the
+        lock asks whether it is still the same.
         """
         path = root.path(self._base)
         try:
@@ -74,10 +76,7 @@ class Survey:
 
     def _tree(self, root: Root, path: Path, st: os.stat_result, known: Artifact | None) -> Artifact:
         with opened_dir(path) as root_fd:
-            if root.kind is Kind.STAGING and known is not None and known.inode == inode_of(st):
-                used = Usage(known.bytes, known.allocated, known.files, 0, known.last_used or 0)
-            else:
-                used = usage(root_fd, ".")
+            used = self._usage(root, root_fd, st, known)
             if root.kind is Kind.STAGING:
                 return self._staging(root, root_fd, st, used)
             if root.kind is Kind.QUARANTINED:
@@ -92,6 +91,14 @@ class Survey:
                     kind=root.kind.value,
                 )
             return self._finished(root, root_fd, st, used)
+
+    def _usage(self, root: Root, root_fd: int, st: os.stat_result, known: Artifact | None) -> Usage:
+        if root.kind is Kind.STAGING:
+            if known is not None and known.inode == inode_of(st):
+                return Usage(known.bytes, known.allocated, known.files, 0, known.last_used or 0)
+            if not self._sizes:
+                return Usage(0, 0, 0, 0, 0)
+        return usage(root_fd, ".")
 
     def _staging(self, root: Root, root_fd: int, st: os.stat_result, used: Usage) -> Artifact:
         read = read_lease(root_fd, root.key)
