@@ -14,7 +14,8 @@ from hwctl.errors import Busy, Finding, HwctlError, NoRoom, from_os_error
 from hwctl.fs.locks import Deadline, Held
 from hwctl.stores.base import CheckOptions, Lease, Level
 from hwctl.stores.hostweights import deny, leases, moves, quarantine
-from hwctl.stores.hostweights.checks import Event, Examination, Subject, examine
+from hwctl.stores.hostweights.checks import Examination, Subject, examine
+from hwctl.stores.hostweights.events import Event
 from hwctl.stores.hostweights.identity import Identity
 from hwctl.stores.hostweights.judging import Trust
 from hwctl.stores.hostweights.layout import ARTIFACTS, STICKY, VALIDATION_FAILURE

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -20,72 +19,16 @@ from typing import TYPE_CHECKING
 from hwctl.fs.atomic import write_all
 from hwctl.fs.paths import open_regular
 from hwctl.stores.base import Advance
+from hwctl.stores.hostweights.coverage import Coverage, Stream
 from hwctl.stores.hostweights.lanes import INLINE, Lanes, Ticket
 from hwctl.stores.hostweights.layout import FILE_MODE
 from hwctl.stores.hostweights.tensors import Extent, PayloadPlan, refusal
 
 if TYPE_CHECKING:
-    from hashlib import _Hash
-
     from _typeshed import ReadableBuffer
 
 
 _SYNC_EVERY = 64 << 20
-
-
-class Coverage:
-    """Which bytes of one tensor were written: each exactly once, in whatever order."""
-
-    __slots__ = ("_begins", "_ends", "_size")
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-        self._begins: list[int] = []
-        self._ends: list[int] = []
-
-    def add(self, begin: int, end: int) -> None:
-        """Note [begin, end); ValueError when it leaves the tensor or was written before."""
-        if begin < 0 or end > self._size:
-            raise ValueError(f"bytes {begin} to {end} leave the tensor's {self._size}")
-        if begin == end:
-            return
-        at = bisect_left(self._begins, begin)
-        if (at > 0 and self._ends[at - 1] > begin) or (at < len(self._begins) and self._begins[at] < end):
-            raise ValueError(f"bytes {begin} to {end} were written before")
-        # Neighbours are merged, so that a tensor written row by row costs one entry, not one a row.
-        joins_left = at > 0 and self._ends[at - 1] == begin
-        joins_right = at < len(self._begins) and self._begins[at] == end
-        if joins_left and joins_right:
-            self._ends[at - 1] = self._ends.pop(at)
-            self._begins.pop(at)
-        elif joins_left:
-            self._ends[at - 1] = end
-        elif joins_right:
-            self._begins[at] = begin
-        else:
-            self._begins.insert(at, begin)
-            self._ends.insert(at, end)
-
-    def complete(self) -> bool:
-        return self._size == 0 or (self._begins == [0] and self._ends == [self._size])
-
-
-class _Stream:
-    """A digest over a range of the file, and how far it has come without a gap."""
-
-    __slots__ = ("cursor", "digest", "end")
-
-    def __init__(self, begin: int, end: int, digest: _Hash | None = None) -> None:
-        self.cursor = begin
-        self.end = end
-        self.digest = hashlib.sha256() if digest is None else digest
-
-    def takes(self, begin: int, size: int) -> _Hash | None:
-        """The digest to feed when these bytes are the next ones, and the cursor moved past them."""
-        if begin != self.cursor:
-            return None
-        self.cursor += size
-        return self.digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +72,8 @@ class PayloadFile:
         # Of a tensor that was written in one go (None), and there can be 200,000, nothing more is kept.
         self._coverage: dict[str, Coverage | None] = {}
         self._next = len(plan.header)
-        self._file = _Stream(self._next, plan.size, hashlib.sha256(plan.header))
-        self._tensors: dict[str, _Stream] = {}
+        self._file = Stream(self._next, plan.size, hashlib.sha256(plan.header))
+        self._tensors: dict[str, Stream] = {}
         self._digested: dict[str, str] = {}
         self._pending: deque[Ticket] = deque()
         self._unsynced = 0
@@ -205,7 +148,7 @@ class PayloadFile:
             return Ticket()
         stream = self._tensors.get(name)
         if stream is None:
-            stream = self._tensors[name] = _Stream(extent.begin, extent.begin + extent.size)
+            stream = self._tensors[name] = Stream(extent.begin, extent.begin + extent.size)
         tensor_digest = stream.takes(at, size)
         if inline:
             write_all(self._fd, data, at)
@@ -308,7 +251,7 @@ class PayloadFile:
                     self._lanes.reread(partial(self._finish_streams, unfinished, under_way))
                 )
 
-    def _finish_streams(self, streams: Sequence[_Stream], under_way: Ticket) -> None:
+    def _finish_streams(self, streams: Sequence[Stream], under_way: Ticket) -> None:
         under_way.wait()
         fd, _ = open_regular(self.plan.file_name, dir_fd=self._dir_fd)
         try:

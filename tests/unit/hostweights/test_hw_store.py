@@ -9,7 +9,6 @@ import shutil
 import stat
 import subprocess
 import tempfile
-import uuid
 from pathlib import Path
 
 import make_hostweights
@@ -17,7 +16,7 @@ import pytest
 
 from hwctl.errors import Busy, IoFailed, NoRoom, NotFound, Refused
 from hwctl.fs.locks import Deadline, Mode
-from hwctl.stores.base import Artifact, CheckOptions, Death, Level, StalePolicy, State
+from hwctl.stores.base import Artifact, CheckOptions, Level, State
 from hwctl.stores.hostweights import leases, moves
 from hwctl.stores.hostweights.opening import StoreRoot
 from hwctl.stores.hostweights.store import HostWeightStore, open_store, recognise
@@ -281,77 +280,6 @@ def test_removal_leaves_other_quarantine_and_lock_files(store: HostWeightStore) 
     assert os.listdir(store.root / "quarantine") == [kept.name]
     assert os.listdir(store.root / "deny") == os.listdir(store.root / "artifacts") == []
     assert len(os.listdir(store.root / "locks")) == 3
-
-
-def stale(store: HostWeightStore, **policy: object) -> Death:
-    return store.stale(the(store), StalePolicy(**policy)).death  # type: ignore[arg-type]
-
-
-def test_what_is_dead_and_what_is_not(store: HostWeightStore) -> None:
-    put(store)
-    assert stale(store) is Death.NOT_STALE
-    the(store).path.chmod(0o1555)
-    assert stale(store) is Death.NOT_STALE
-    the(store).path.chmod(0o1755)
-    assert stale(store) is Death.PROVEN
-    lease = leases.building(store._root, KEY, Deadline.now())
-    assert stale(store) is Death.PROVEN  # held by this very process
-    lease.release()
-
-
-@pytest.mark.parametrize(
-    ("reason", "bits", "death"),
-    [
-        ("cleanup", 0o555, Death.PROVEN),
-        ("cleanup", 0o1755, Death.PROVEN),
-        ("validation_failure", 0o1755, Death.PROVEN),
-        ("operator", 0o1555, Death.PROVEN),
-        ("operator", 0o555, Death.NOT_STALE),
-        ("validation_failure", 0o555, Death.NOT_STALE),
-    ],
-)
-def test_tombstones_and_unfinished_moves(
-    store: HostWeightStore, reason: str, bits: int, death: Death
-) -> None:
-    path = store.root / "quarantine" / f"{KEY}.{reason}.{HEX}"
-    path.mkdir()
-    (path / "x").write_bytes(b"x")
-    path.chmod(bits)
-    assert stale(store) is death
-    artifact = the(store)
-    with store.lease(artifact, Mode.EXCLUSIVE, Deadline.now()):
-        assert store.remove(artifact).files == 1
-    assert list(store.scan()) == []
-
-
-def test_staging_without_a_lock_file_of_a_living_pid_is_unproven(store: HostWeightStore) -> None:
-    make_hostweights.make_staging(store.root, 0, pid=os.getpid())
-    assert stale(store) is Death.PROVEN
-    (store.root / "locks" / f"{KEY}.build.lock").unlink()
-    assert stale(store) is Death.UNPROVEN
-
-
-def test_a_term_keeps_what_is_young(store: HostWeightStore) -> None:
-    make_hostweights.make_staging(store.root, 0)
-    assert stale(store, older_than=3600 * 10**9) is Death.NOT_STALE
-    assert stale(store, older_than=1) is Death.PROVEN
-
-
-def test_a_temporary_of_a_domain_document(store: HostWeightStore) -> None:
-    (store.root / f".domain.json.{uuid.uuid4().hex}.tmp").write_bytes(b"{")
-    assert stale(store) is Death.PROVEN
-    with store.lease(the(store), Mode.EXCLUSIVE, Deadline.now()) as lease:
-        assert [Path(held.path).name for held in lease.locks] == ["domain-init.lock"]
-        assert store.remove(the(store)).files == 1
-    assert list(store.scan()) == []
-
-
-def test_an_orphan_marker_is_garbage(store: HostWeightStore) -> None:
-    (store.root / "deny" / f"{KEY}.json").write_bytes(b"{}")
-    assert the(store).state is State.ORPHAN and stale(store) is Death.PROVEN
-    with store.lease(the(store), Mode.EXCLUSIVE, Deadline.now()):
-        assert store.remove(the(store)).files == 1
-    assert list(store.scan()) == []
 
 
 @pytest.mark.needs_root

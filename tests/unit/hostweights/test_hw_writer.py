@@ -20,8 +20,9 @@ from hwctl.errors import Usage
 from hwctl.fs.paths import opened_dir
 from hwctl.stores.hostweights import payload_file
 from hwctl.stores.hostweights.containers import header_of, is_as_written
+from hwctl.stores.hostweights.coverage import Coverage
 from hwctl.stores.hostweights.lanes import INLINE, SLICE
-from hwctl.stores.hostweights.payload_file import Coverage, PayloadFile
+from hwctl.stores.hostweights.payload_file import PayloadFile
 from hwctl.stores.hostweights.records import FileEntry, TensorEntry
 from hwctl.stores.hostweights.tensors import TensorSpec, plan_payloads, torch_view
 from hwctl.stores.hostweights.writer import ArtifactWriter
