@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import stat
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,8 +16,9 @@ from pathlib import Path
 
 from hwctl.cli import environment
 from hwctl.cli.document import valid
-from hwctl.errors import IoFailed, from_os_error
+from hwctl.errors import IoFailed, Refused, from_os_error
 from hwctl.fs.atomic import replace_document
+from hwctl.fs.paths import kind_of
 
 _MODE = 0o644
 
@@ -62,19 +64,30 @@ def render(gauges: Iterable[Gauge]) -> bytes:
 
 
 def write(path: Path, gauges: Sequence[Gauge]) -> None:
-    """Replace ``path`` as a whole. Raises IoFailed or NoRoom."""
+    """Replace ``path`` as a whole. Raises IoFailed, NoRoom, or Refused where no regular file stands there."""
     folder, name = path.parent, path.name
     if not name:
         raise IoFailed(f"cannot write metrics to {path}: it is a folder", path=path)
     try:
-        # The collector's folder may well be a link; the file itself is replaced, whatever it was.
+        # The collector's folder may well be a link.
         dir_fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
+            _require_file(dir_fd, path)
             replace_document(dir_fd, name, render(gauges), mode=_MODE)
         finally:
             os.close(dir_fd)
     except OSError as exc:
         raise from_os_error(exc, f"cannot write metrics to {path}", path) from exc
+
+
+def _require_file(dir_fd: int, path: Path) -> None:
+    """A rename would put a file in the place of /dev/stdout or /dev/null, for the whole machine."""
+    try:
+        mode = os.stat(path.name, dir_fd=dir_fd, follow_symlinks=False).st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISREG(mode):
+        raise Refused(f"cannot write metrics to {path}: it is a {kind_of(mode)}", path=path)
 
 
 def _help(text: str) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hwctl.cli.metrics import Gauge, of_run, render, write
-from hwctl.errors import IoFailed
+from hwctl.errors import IoFailed, Refused
 
 GAUGES = [
     *of_run("verify", 65, 1.23456),
@@ -48,3 +48,15 @@ def test_replaced_as_a_whole_and_readable_by_the_collector(tmp_path: Path) -> No
 def test_a_folder_that_is_not_there_is_said(tmp_path: Path) -> None:
     with pytest.raises(IoFailed, match="cannot write metrics"):
         write(tmp_path / "absent" / "x.prom", GAUGES)
+
+
+def test_only_a_regular_file_is_replaced(tmp_path: Path) -> None:
+    """As root a rename over /dev/stdout or a device would hold for the whole machine."""
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "link").symlink_to("fifo")
+    for name, kind in (("fifo", "fifo"), ("link", "symbolic link")):
+        before = os.lstat(tmp_path / name).st_ino
+        with pytest.raises(Refused, match=f"it is a {kind}"):
+            write(tmp_path / name, GAUGES)
+        assert os.lstat(tmp_path / name).st_ino == before
+    assert len(os.listdir(tmp_path)) == 2
