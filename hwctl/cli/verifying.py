@@ -32,6 +32,8 @@ def listed(source: str | None, null: bool) -> list[Path]:
             data = Path(source).read_bytes()
     except OSError as exc:
         raise Usage(f"cannot read the list of paths {source}: {exc.strerror or exc}") from exc
+    if not null and b"\0" in data:
+        raise Usage(f"the list of paths {source} holds NUL bytes; a list separated by them needs -0")
     return [Path(os.fsdecode(name)) for name in data.split(b"\0" if null else b"\n") if name]
 
 

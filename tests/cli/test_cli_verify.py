@@ -174,6 +174,8 @@ def test_paths_from_a_list(hwctl: Run, base: Path, tmp_path: Path, ending: str) 
     (tmp_path / "list").write_bytes(listed)
     from_file = hwctl("verify", "--level=marker", "--paths-from", tmp_path / "list", *zero)
     assert from_file.status == 0
+    if zero:
+        assert hwctl("verify", "--paths-from", tmp_path / "list").status == 2  # one name with NULs in it
     assert hwctl("verify", "--paths-from", tmp_path / "absent").status == 2
     nothing = hwctl("verify", "--paths-from", "-", "--json", stdin=b"")
     assert nothing.status == 0
