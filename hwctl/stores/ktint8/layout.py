@@ -185,7 +185,7 @@ def parse_file_name(name: str) -> FileName | None:
     return FileName(Projection(match[1]), int(match[2]), Kind(match[4]), int(match[3]))
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=8)
 def part_files(geometry: Geometry) -> Mapping[str, PartFile]:
     """The files of every part folder by name, in the order expert, projection, kind.
 

@@ -103,7 +103,11 @@ def _list_quarantine(base: Path) -> list[Root]:
     path = base / layout.QUARANTINE
     if not stat.S_ISDIR(os.lstat(path).st_mode):
         return []
-    return [quarantined(name) for name in os.listdir(path)]
+    try:
+        return [quarantined(name) for name in os.listdir(path)]
+    except PermissionError:
+        # Another user's, in a base that many share: a row that says so, and the rest goes on (INS-03).
+        return [Root(Kind.QUARANTINED, layout.QUARANTINE, layout.QUARANTINE)]
 
 
 def locate(path: Path) -> tuple[Path, Root | None] | None:

@@ -324,19 +324,24 @@ def test_size_counts_trees(base: Path) -> None:
     assert not store.deny(artifact, "x")
 
 
-def test_an_unreadable_tree_is_a_row() -> None:
-    """REC-08: an ordinary user meets a tree that only its owner can look into."""
+def test_what_cannot_be_read_is_a_row() -> None:
+    """REC-08, INS-03: an ordinary user meets a tree and a quarantine that only their owner can look into."""
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         base = Path(folder)
         base.chmod(0o755)
         root = ktroot.ready(base)
-        root.chmod(0)
+        store, artifact = the(base, ktroot.ready(base, run="other-run-1").name)
+        store.set_aside(artifact, "x")
+        wanted = {root.name: State.UNREADABLE, layout.QUARANTINE: State.UNREADABLE}
+        for path in (root, base / layout.QUARANTINE):
+            path.chmod(0)
         child = os.fork()
         if child == 0:
             if os.getuid() == 0:
                 os.setgroups([])
                 os.setgid(65534)
                 os.setuid(65534)
-            os._exit(0 if entries(base) == {root.name: State.UNREADABLE} else 1)
+            os._exit(0 if entries(base) == wanted else 1)
         assert os.waitpid(child, 0)[1] == 0
-        root.chmod(0o700)
+        for path in (root, base / layout.QUARANTINE):
+            path.chmod(0o700)
