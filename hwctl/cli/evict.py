@@ -114,7 +114,8 @@ def evict(
     from hwctl.cli.metrics import destination
     from hwctl.cli.outcomes import conduct
     from hwctl.cli.targets import Resolver
-    from hwctl.core.evict import evict_one, plan_named
+    from hwctl.core.evict import evict_one
+    from hwctl.core.evict_plan import plan_named
     from hwctl.core.policy import Filters
 
     age = None if min_age is None else int(min_age * 1e9)

@@ -11,7 +11,8 @@ from hwctl.cli.answer import Answer
 from hwctl.cli.document import named
 from hwctl.cli.outcomes import Tally, confirm, deadline_of
 from hwctl.cli.units import Size
-from hwctl.core.evict import Plan, Walk, evict, plan
+from hwctl.core.evict import Walk, evict
+from hwctl.core.evict_plan import Plan, plan
 from hwctl.core.plan import Target, foresee
 from hwctl.core.policy import Filters, Limits, Measure, Shortfall
 from hwctl.errors import HwctlError, NoRoom, Status

@@ -91,9 +91,7 @@ def upstream(code: str, run: str) -> subprocess.Popen[str]:
 
 
 def reclaim(prefix: str) -> Run:
-    run = hwctl_(
-        "reclaim-stale", BASE, "-y", "--json", "--match", f"{prefix}*", "--older-than", GRACE
-    )
+    run = hwctl_("reclaim-stale", BASE, "-y", "--json", "--match", f"{prefix}*", "--older-than", GRACE)
     assert run.status == 0, run.err
     return run
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import functools
 import json
 import os
+import pty
 import site
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -134,6 +136,37 @@ def start(*words: str | Path, env: Mapping[str, str] | None = None) -> subproces
         env=environment(env),
         cwd="/",
     )
+
+
+@contextmanager
+def asked(*words: str | Path) -> Iterator[Callable[[], Run]]:
+    """hwctl has made its plan and waits for a yes; the call gives it and returns how the run ended."""
+    theirs, ours = pty.openpty()
+    process = subprocess.Popen(
+        command(*words),
+        stdin=ours,
+        stderr=ours,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment(),
+        cwd="/",
+    )
+    os.close(ours)
+    said = b""
+    while b"[y/N]" not in said:
+        said += os.read(theirs, 4096)
+
+    def yes() -> Run:
+        os.write(theirs, b"y\n")
+        out, _ = process.communicate(timeout=30)
+        return Run(process.returncode, out, said.decode())
+
+    try:
+        yield yes
+    finally:
+        os.close(theirs)
+        process.kill()
+        process.wait()
 
 
 @functools.cache

@@ -11,7 +11,7 @@ import holders
 import pytest
 from kits import Kit
 
-from hwctl.core import evict, exec, quarantine, reclaim_stale
+from hwctl.core import evict, evict_plan, exec, quarantine, reclaim_stale
 from hwctl.core.plan import Action, Outcome, Result, Step, Target, foresee, freed
 from hwctl.core.policy import Filters, Limits, Measure
 from hwctl.core.reclaim_stale import Selection
@@ -41,7 +41,7 @@ def three(kit: Kit) -> Store:
 
 
 def run(store: Store, limits: Limits, filters: Filters | None = None) -> tuple[evict.Walk, list[Outcome]]:
-    walk = evict.Walk(evict.plan(Target(store), limits, filters or Filters(), ["evict"]))
+    walk = evict.Walk(evict_plan.plan(Target(store), limits, filters or Filters(), ["evict"]))
     return walk, list(evict.evict(walk, NOW))
 
 
@@ -141,7 +141,7 @@ def test_the_oldest_goes_first_and_not_one_more_than_needed(kit: Kit) -> None:
 
 def test_a_dry_run_says_what_the_run_does_and_changes_nothing(kit: Kit) -> None:
     store = three(kit)
-    plan = evict.plan(Target(store), Limits(keep=1), Filters(), ["evict"])
+    plan = evict_plan.plan(Target(store), Limits(keep=1), Filters(), ["evict"])
     foreseen = list(evict.Walk(plan).steps(foresee))
     assert ready(store) == {kit.key(number) for number in range(3)}
     assert {outcome.result for outcome in foreseen} == {Result.PLANNED}
@@ -164,7 +164,7 @@ def test_a_leased_entry_is_passed_over_and_named_and_the_next_one_goes(kit: Kit)
 def test_an_entry_leased_between_plan_and_act_is_kept_and_the_next_one_goes(kit: Kit) -> None:
     """EVI-05."""
     store = three(kit)
-    walk = evict.Walk(evict.plan(Target(store), Limits(keep=2), Filters(), ["evict"]))
+    walk = evict.Walk(evict_plan.plan(Target(store), Limits(keep=2), Filters(), ["evict"]))
     with holders.locked(kit.lock(0)):
         outcomes = list(evict.evict(walk, NOW))
     assert [outcome.result for outcome in outcomes] == [Result.SKIPPED, Result.DONE]
@@ -175,7 +175,7 @@ def test_an_entry_leased_between_plan_and_act_is_kept_and_the_next_one_goes(kit:
 def test_an_entry_used_between_plan_and_act_is_kept(kit: Kit) -> None:
     """EVI-05: nobody holds it any more, but the clock has moved."""
     store = three(kit)
-    walk = evict.Walk(evict.plan(Target(store), Limits(keep=2), Filters(), ["evict"]))
+    walk = evict.Walk(evict_plan.plan(Target(store), Limits(keep=2), Filters(), ["evict"]))
     kit.used(0, time.time_ns())
     outcomes = list(evict.evict(walk, NOW))
     assert [outcome.result for outcome in outcomes] == [Result.SKIPPED, Result.DONE]
@@ -184,7 +184,7 @@ def test_an_entry_used_between_plan_and_act_is_kept(kit: Kit) -> None:
 
 def test_a_successor_under_the_same_name_is_not_what_was_planned(kit: Kit) -> None:
     store = three(kit)
-    walk = evict.Walk(evict.plan(Target(store), Limits(keep=2), Filters(), ["evict"]))
+    walk = evict.Walk(evict_plan.plan(Target(store), Limits(keep=2), Filters(), ["evict"]))
     other, _ = run(store, Limits(keep=2))
     assert not other.shortfalls()
     kit.artifact(0)
@@ -254,11 +254,11 @@ def test_a_purge_by_name_leaves_the_republished_artifact_and_its_lease(kit: Kit)
     assert aside is not None
     kit.artifact(0)
     with holders.locked(kit.lock(0)):
-        (step,) = evict.plan_named([named(store, aside)], Filters(quarantined=True), ["e"])
+        (step,) = evict_plan.plan_named([named(store, aside)], Filters(quarantined=True), ["e"])
         outcome = evict.evict_one(step, NOW)
         assert outcome.result in (Result.SKIPPED, Result.DONE)
         assert ready(store) == {kit.key(0)}
-    (step,) = evict.plan_named([named(store, kit.open_path(0))], Filters(quarantined=True), ["e"])
+    (step,) = evict_plan.plan_named([named(store, kit.open_path(0))], Filters(quarantined=True), ["e"])
     refused = evict.evict_one(step, NOW)
     assert (refused.result, refused.status) == (Result.SKIPPED, Status.REFUSED)
     assert ready(store) == {kit.key(0)}

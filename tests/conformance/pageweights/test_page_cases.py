@@ -12,6 +12,7 @@ from pagecase import CASES, Ctx, complete_pages, difference
 from pagegen import as_torch, digest, encode, raw_bytes
 
 from hwctl.core import evict as core_evict
+from hwctl.core import evict_plan
 from hwctl.core.plan import Result, Target
 from hwctl.core.policy import Filters, Limits
 from hwctl.errors import Busy, Damaged, NotFound, Refused
@@ -187,7 +188,7 @@ def evicted(ctx: Ctx) -> str:
 def evicted_by_the_verb(ctx: Ctx) -> str:
     """By ``hwctl evict ROOT --max-size``, over the Store protocol."""
     store = open_store(ctx.root)
-    plan = core_evict.plan(Target(store), Limits(max_size=ctx.budget), Filters(), ())
+    plan = evict_plan.plan(Target(store), Limits(max_size=ctx.budget), Filters(), ())
     try:
         outcomes = list(core_evict.evict(core_evict.Walk(plan), Deadline.now()))
     except Busy:
