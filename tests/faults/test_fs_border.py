@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import make_hostweights
 import make_ktint8
 import private_mounts
 import pytest
@@ -71,6 +72,17 @@ def test_a_kt_int8_tree_with_a_mount_in_it_stays_ready(place: Path) -> None:
     assert hwctl_("evict", tree, "-y").status == 12
     assert names(tree) == before
     assert (tree / make_ktint8.MANIFEST).read_bytes() == manifest
+
+
+@pytest.mark.parametrize("words", [("evict",), ("quarantine", "--reason", "x")])
+def test_what_is_mounted_over_an_artifact_keeps_its_place_and_modes(
+    place: Path, words: tuple[str, ...]
+) -> None:
+    artifact = make_hostweights.make_artifact(make_hostweights.make_store(place / "store"), 0)
+    (place / "other").mkdir(mode=0o755)
+    private_mounts.mount("--bind", place / "other", artifact)
+    assert hwctl_(*words, artifact, "-y").status == 12
+    assert (place / "other").stat().st_mode & 0o7777 == 0o755
 
 
 @pytest.mark.parametrize("kind", ["tmpfs", "bind", "file"])

@@ -10,7 +10,9 @@ import os
 import stat
 from contextlib import suppress
 
+from hwctl.errors import Refused
 from hwctl.fs.atomic import rename_noreplace, sync_dir
+from hwctl.fs.mounts import mount_id
 from hwctl.fs.paths import open_dir
 from hwctl.stores.hostweights.layout import STICKY, WRITE_BITS
 
@@ -49,9 +51,10 @@ def move(
 ) -> None:
     """Move an entry; a directory is invalid from before the rename until both folders are synced.
 
-    Fails with FileExistsError rather than replace anything. A failure before the rename puts the old
-    read-only mode back, unless ``keep_mark`` says that a known-bad entry must stay denied. ``hold`` leaves
-    the mark on after the move, for a caller who has something to do before the entry may be used.
+    Fails with FileExistsError rather than replace anything, and with Refused on a mount point. A failure
+    before the rename puts the old read-only mode back, unless ``keep_mark`` says that a known-bad entry must
+    stay denied. ``hold`` leaves the mark on after the move, for a caller who has something to do before the
+    entry may be used.
     """
     try:
         fd = open_dir(src, dir_fd=src_fd)
@@ -62,6 +65,9 @@ def move(
         sync_dir(dst_fd)
         return
     try:
+        if mount_id(fd) != mount_id(src_fd):
+            # It could not be renamed, and its modes are those of whatever was mounted there.
+            raise Refused(f"{src} is a mount point, which cannot be moved", path=src)
         _move_directory(fd, src_fd, src, dst_fd, dst, keep_mark=keep_mark, hold=hold)
     finally:
         os.close(fd)
