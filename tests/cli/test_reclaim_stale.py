@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shlex
+import signal
+import subprocess
 import time
 from pathlib import Path
 
@@ -12,7 +16,7 @@ import make_ktint8
 import make_pageweights
 import pytest
 from kits import KITS, Kit, KtInt8
-from run_hwctl import NOBODY, hwctl_, start
+from run_hwctl import NOBODY, command, environment, hwctl_, start
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make other users' files")
 
@@ -216,3 +220,31 @@ def test_eight_at_once_over_fifty_dead_trees(tmp_path: Path) -> None:
 
 def _allocated(root: Path) -> int:
     return sum(path.lstat().st_blocks * 512 for path in [root, *root.rglob("*")])
+
+
+@pytest.mark.parametrize("closing", ["{} >&-", "{} | true"])
+def test_a_reader_that_went_away_does_not_stop_the_work(tmp_path: Path, closing: str) -> None:
+    """CLI-04: the exit status is that of the work."""
+    process = make_ktint8.dead_process()
+    for number in range(5):
+        make_ktint8.make_staging(tmp_path, f"unread-{number}", process=process)
+    words = shlex.join(command("reclaim-stale", tmp_path, "-y"))
+    shell = "set -o pipefail; " + closing.format(words)
+    done = subprocess.run(["bash", "-c", shell], env=environment(), timeout=60, check=False)
+    assert (done.returncode, os.listdir(tmp_path)) == (0, [])
+
+
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM])
+def test_whatever_ends_it_on_the_way_a_later_run_finishes(tmp_path: Path, signum: signal.Signals) -> None:
+    root = make_ktint8.make_staging(tmp_path, "ended-1", process=make_ktint8.dead_process(), layers=400)
+    whole = len(os.listdir(root))
+    run = start("reclaim-stale", tmp_path, "-y", "--json")
+    with contextlib.suppress(FileNotFoundError):
+        while run.poll() is None and len(os.listdir(root)) == whole:
+            pass
+    run.send_signal(signum)
+    run.communicate()
+    assert run.returncode in (-signum, 0)
+    again = hwctl_("reclaim-stale", tmp_path, "-y", "--json")
+    assert again.status == 0 and os.listdir(tmp_path) == []
+    assert sum(row["files"] for row in again.results) < 6 * (whole - 1)
