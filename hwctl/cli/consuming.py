@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +16,7 @@ from hwctl.cli.outcomes import deadline_of
 from hwctl.cli.units import Spans
 from hwctl.core import consume as core
 from hwctl.core.consume import Consumed, Ending, HandOver, Work
+from hwctl.core.other_users import refusal
 from hwctl.errors import NotFound, Refused, Usage
 from hwctl.stores import locate
 from hwctl.stores.base import Family, Holders, State
@@ -53,6 +56,9 @@ class Run:
 
     def consume(self, to: Path | None, each: str | None) -> None:
         """Consume what is left; with neither ``to`` nor ``each`` the layers are deleted as they are."""
+        owner = self._store.actor(self._tree)
+        if owner != os.geteuid():
+            raise refusal(owner, self._tree.path, sys.argv[1:])
         self._word = "consumed"
         ending: Ending | None = None
         try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +14,7 @@ from hwctl.cli.document import artifact_fields
 from hwctl.cli.outcomes import deadline_of
 from hwctl.cli.units import Spans
 from hwctl.core import publish_ktint8 as core
+from hwctl.core.other_users import refusal
 from hwctl.core.publish_ktint8 import Publication, Target, Work
 from hwctl.errors import NotFound, Usage
 from hwctl.stores.base import Artifact, Family, State
@@ -73,6 +76,9 @@ def _finish_staging(wanted: Wanted, source: Path, root: Root, work: Work) -> Pub
         raise Usage(f"{source.name} is the staging tree of run {root.key}, not of {wanted.run_id}")
     if wanted.base is not None and settle(wanted.base) != source.parent:
         raise Usage(f"{source} does not lie in {wanted.base}; a tree is published where it lies")
+    owner = os.lstat(source).st_uid if os.path.lexists(source) else os.geteuid()
+    if owner != os.geteuid():
+        raise refusal(owner, source, sys.argv[1:])
     layers = None if wanted.layers is None else wanted.layers.numbers()
     return core.from_staging(source, root.key, Expectation(layers=layers, parts=wanted.numa), work)
 

@@ -146,6 +146,25 @@ def test_what_is_no_ready_tree(tree: Path) -> None:
     assert staging.exists()
 
 
+@pytest.mark.needs_root
+def test_another_users_tree(tree: Path) -> None:
+    """Root may look, and is told how its owner would consume it."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a tree away")
+    document = json.loads((tree / make_ktint8.MANIFEST).read_text())
+    (tree / make_ktint8.MANIFEST).write_text(json.dumps(document | {"owner_uid": 65534}))
+    for path in (tree, *tree.rglob("*")):
+        os.chown(path, 65534, 65534)
+    assert hwctl_("consume", tree, "--check-only").status == 0
+    refused = hwctl_("consume", tree, "--discard", "-y", "--json")
+    assert refused.status == 12
+    assert "consume" in refused.error["details"]["command"]
+    staging = tree.rename(tree.with_name(f"{tree.name}.staging"))
+    refused = hwctl_("publish", "ktint8", "--from", staging, "--json")
+    assert (refused.status, refused.error["details"]["owner_uid"]) == (12, 65534)
+    assert (staging / FILE).exists()
+
+
 def test_a_second_consumer_is_refused(tree: Path) -> None:
     first = start("consume", tree, "--each", "sleep 30")
     try:
@@ -186,7 +205,9 @@ def test_a_signal_stops_after_the_layer_in_hand(tree: Path, tmp_path: Path, sign
 
 def test_after_sigkill_it_goes_on(tree: Path, tmp_path: Path) -> None:
     mark = tmp_path / "begun"
-    process = start("consume", tree, "--each", f"sh -c 'case $0 in *_layer_1) touch {mark}; exec sleep 5;; esac'")
+    process = start(
+        "consume", tree, "--each", f"sh -c 'case $0 in *_layer_1) touch {mark}; exec sleep 5;; esac'"
+    )
     while not mark.exists():
         assert process.poll() is None, process.communicate()
         time.sleep(0.01)

@@ -57,7 +57,9 @@ def open_tree(path: Path, opening: Opening) -> ConsumableTree:
     lock: Held | None = None
     try:
         base_fd = open_dir(path.parent)
-        faults = judge_root(os.stat(path.name, dir_fd=base_fd, follow_symlinks=False), os.geteuid())
+        st = os.stat(path.name, dir_fd=base_fd, follow_symlinks=False)
+        # Who only looks judges a tree against its owner, who consumes it has to be the owner.
+        faults = judge_root(st, os.geteuid() if opening.exclusive else st.st_uid)
         if faults:
             raise Refused(faults[0].message, path=path)
         root_fd = open_dir(path.name, dir_fd=base_fd)
@@ -102,7 +104,7 @@ def _sound(path: Path, root: Root, root_fd: int, opening: Opening) -> tuple[Mani
     manifest, outline = read.parsed.manifest, read.parsed.outline
     findings = list(read.parsed.findings)
     if manifest is not None:
-        findings += matching(manifest, root, os.geteuid())
+        findings += matching(manifest, root, os.fstat(root_fd).st_uid)
         findings += expect.judge(opening.expected, manifest.geometry, manifest.indices)
         if not opening.go_on:
             findings += [
