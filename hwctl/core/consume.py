@@ -13,8 +13,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hwctl.core.ktint8_dequantised import write_layer
-from hwctl.errors import NotFound, Refused, from_os_error
+from hwctl.errors import NotFound, Refused, Unsupported, from_os_error
 from hwctl.stores.base import Advance, Removed, silent
+from hwctl.stores.ktint8 import content
 from hwctl.stores.ktint8.consume import ConsumableTree
 from hwctl.stores.ktint8.guard import Deferred
 from hwctl.stores.ktint8.layout import layer_dir
@@ -92,7 +93,12 @@ def consume(path: Path, opening: Opening, hand_over: HandOver, report: Report, w
 
 
 def dequantised(folder: Path, work: Work) -> HandOver:
-    """Hand a layer over as a safetensors file of fp32 weights in ``folder``, made where it is missing."""
+    """Hand a layer over as a safetensors file of fp32 weights in ``folder``, made where it is missing.
+
+    Raises Unsupported without torch.
+    """
+    if not content.rules_available():
+        raise Unsupported("dequantising needs torch, which cannot be loaded here")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as exc:

@@ -17,12 +17,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hwctl.core.ktint8_filling import PieceMaker, fill
-from hwctl.errors import Refused, from_os_error
+from hwctl.errors import Refused, Unsupported, from_os_error
 from hwctl.fs import space
 from hwctl.fs.locks import Deadline
 from hwctl.fs.paths import opened_dir
 from hwctl.stores.base import Advance, silent
-from hwctl.stores.ktint8 import layout
+from hwctl.stores.ktint8 import content, layout
 from hwctl.stores.ktint8.adoption import Adoption, publish_staging
 from hwctl.stores.ktint8.copying import TreeSource, opened_source
 from hwctl.stores.ktint8.documents import read_manifest
@@ -103,6 +103,12 @@ class Publication:
         return self.geometry.layer_files * len(self.layers)
 
 
+def require_torch() -> None:
+    """Raise Unsupported unless torch can be loaded: bytes that nobody can look at are not published."""
+    if not content.rules_available():
+        raise Unsupported("publishing a kt-int8 tree needs torch, which cannot be loaded here")
+
+
 def plan_checkpoint(path: Path, parts: int, layers: Container[int] | None) -> MoePlan:
     """Open a checkpoint and find every matrix; Damaged with all findings, Unsupported, Usage."""
     return plan_conversion(open_checkpoint(path), parts, layers)
@@ -114,6 +120,7 @@ def from_checkpoint(plan: MoePlan, target: Target, work: Work) -> Publication:
     Raises Busy, Refused (the name is taken by something else), NoRoom, IoFailed, and Damaged for weights
     that are not finite; nothing of ours is left then.
     """
+    require_torch()
     order = _order(target, plan.geometry, plan.layers, source_of(plan))
     work = replace(work, jobs=workers_within(plan, work.jobs))
     with TensorReader(plan.checkpoint) as tensors, one_thread():
@@ -138,6 +145,7 @@ def from_tree(path: Path, target: Target, parts: int | None, work: Work) -> Publ
 
     Raises what ``from_checkpoint`` raises, and Damaged with what is wrong with the tree.
     """
+    require_torch()
     with opened_source(path, work.wait) as tree:
         geometry = tree.manifest.geometry
         if parts is not None and parts != geometry.parts:
@@ -153,6 +161,7 @@ def from_staging(path: Path, run_id: str, expected: Expectation, work: Work) -> 
 
     Raises Busy, Refused while its producer may live, Damaged with every finding; it is unchanged then.
     """
+    require_torch()
     adoption = Adoption(expected, True, work.jobs, work.wait, work.advance, work.dry_run)
     adopted = publish_staging(path, run_id, adoption)
     published = adopted.published

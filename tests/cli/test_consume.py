@@ -13,7 +13,7 @@ from typing import Any
 import make_ktint8
 import pytest
 import torch
-from run_hwctl import hwctl_, start
+from run_hwctl import environment, hwctl_, start
 from safetensors.torch import load_file
 
 LAYERS = 3
@@ -144,6 +144,26 @@ def test_what_is_no_ready_tree(tree: Path) -> None:
     staging = make_ktint8.make_staging(base, "run-0002")
     assert hwctl_("consume", staging, "--discard", "-y").status != 0
     assert staging.exists()
+
+
+def test_without_torch(tree: Path, tmp_path: Path) -> None:
+    """What computes tensors says so, with nothing touched; everything else works."""
+    (tmp_path / "hidden").mkdir()
+    (tmp_path / "hidden/torch.py").write_text("raise ImportError('not here')")
+    env = {"PYTHONPATH": f"{tmp_path}/hidden:{environment()['PYTHONPATH']}"}
+    golden = Path(__file__).parents[1] / "data/ktint8/golden/layers"
+    for words in (
+        ("consume", tree, "--to", tmp_path / "out"),
+        ("publish", "ktint8", "--from", golden, "--run-id", "run-0002", "--base", tree.parent),
+        ("publish", "ktint8", "--from", tree, "--persistent", tree.parent / "store"),
+    ):
+        refused = hwctl_(*words, "--json", env=env)
+        assert (refused.status, refused.error["code"]) == (13, "unsupported")
+    assert states(tree) == ["ready"] * 3
+    assert os.listdir(tree.parent) == [tree.name]
+    assert hwctl_("consume", tree, "--check-only", env=env).status == 0
+    assert hwctl_("consume", tree, "--each", "true", env=env).status == 0
+    assert not tree.exists()
 
 
 @pytest.mark.needs_root
