@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -78,13 +79,16 @@ def remove_tree(
     inode: Inode | None = None,
     make_writable: bool = True,
     open_files: OpenFiles | None = None,
+    last: Collection[str] = (),
 ) -> Deleted:
     """Delete ``name`` and everything below it, bottom up; what another process removes first is success.
 
     ``inode`` is what was looked at when the removal was decided: if something else stands there now, that
     is Refused and untouched (EVI-05). A mount anywhere below is Refused before anything is deleted.
     ``make_writable`` gives folders the owner's rights where they are missing, as in published 0555 ones.
-    Other OSErrors are raised as they are; a later call goes on where this one stopped.
+    Files named in ``last`` that lie directly in the tree outlive the rest, so that what a killed removal
+    leaves still says what it is. Other OSErrors are raised as they are; a later call goes on where this one
+    stopped.
     """
     try:
         top = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
@@ -103,7 +107,7 @@ def remove_tree(
         opened = os.fstat(descent.fd)
         if inode_of(opened) != inode_of(top):
             raise Refused(f"{name}: was replaced while it was opened; nothing was deleted")
-        _empty(descent, _Border(dir_fd, descent.fd, name), make_writable, count)
+        _empty(descent, _Border(dir_fd, descent.fd, name), make_writable, count, last)
     _rmdir(dir_fd, name, top, count)
     return count.result()
 
@@ -158,10 +162,12 @@ def _make_readable(dir_fd: int, name: str) -> None:
         os.close(fd)
 
 
-def _empty(descent: Descent, border: _Border, make_writable: bool, count: _Count) -> None:
+def _empty(
+    descent: Descent, border: _Border, make_writable: bool, count: _Count, last: Collection[str]
+) -> None:
     """Delete everything below the folder that ``descent`` stands in."""
     trail: list[tuple[str, os.stat_result]] = []
-    pending = [_clear_files(descent, border, make_writable, count)]
+    pending = [_clear_files(descent, border, make_writable, count, sparing=last)]
     while True:
         if pending[-1]:
             name = pending[-1].pop()
@@ -171,6 +177,8 @@ def _empty(descent: Descent, border: _Border, make_writable: bool, count: _Count
             continue
         pending.pop()
         if not pending:
+            for name in last:
+                _unlink(descent.fd, name, count)
             return
         descent.up()
         name, st = trail.pop()
@@ -191,7 +199,9 @@ def _enter(descent: Descent, name: str, make_writable: bool) -> bool:
     return True
 
 
-def _clear_files(descent: Descent, border: _Border, make_writable: bool, count: _Count) -> list[str]:
+def _clear_files(
+    descent: Descent, border: _Border, make_writable: bool, count: _Count, sparing: Collection[str] = ()
+) -> list[str]:
     """Unlink what is no folder in the current folder; the names of the folders in it."""
     fd = descent.fd
     st = os.fstat(fd)
@@ -205,7 +215,8 @@ def _clear_files(descent: Descent, border: _Border, make_writable: bool, count: 
         for entry in entries:
             (folders if entry.is_dir(follow_symlinks=False) else files).append(entry.name)
     for name in files:
-        _unlink(fd, name, count)
+        if name not in sparing:
+            _unlink(fd, name, count)
     return folders
 
 

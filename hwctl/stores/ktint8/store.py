@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from hwctl.errors import IoFailed, NotFound, Refused, from_os_error
@@ -174,10 +174,11 @@ class KtInt8Store:
             ephemeral = artifact.detail.get("kind") != Kind.PERSISTENT
             return remove_listed(parent_fd, name, artifact.inode, ephemeral=ephemeral, open_files=seen)
 
-    def sweep(self, deadline: Deadline) -> AbstractContextManager[None]:
-        """Evictions of this family need no common lock: each tree has its own."""
-        del deadline
-        return nullcontext()
+    @contextmanager
+    def sweep(self, deadline: Deadline) -> Iterator[None]:
+        """The lock on the base itself: two evictions at once would each make the room that one needs."""
+        with acquire_dir(self._root, Mode.EXCLUSIVE, deadline):
+            yield
 
     def _entry(self, path: Path) -> Artifact:
         found = _located(path)
@@ -189,7 +190,9 @@ class KtInt8Store:
 
 def _removed_whole(parent_fd: int, name: str, artifact: Artifact, seen: OpenFiles) -> Removed:
     try:
-        gone = remove_tree(parent_fd, name, inode=artifact.inode, open_files=seen)
+        # Without lease and manifest what a killed removal leaves could be proven nobody's by no one.
+        last = (layout.LEASE, layout.EPHEMERAL_MANIFEST)
+        gone = remove_tree(parent_fd, name, inode=artifact.inode, open_files=seen, last=last)
     except OSError as exc:
         raise from_os_error(exc, "cannot remove it", artifact.path) from exc
     return Removed(gone.files, gone.bytes_freed, gone.still_mapped, gone.size)

@@ -182,3 +182,21 @@ def test_modes_of_files_are_never_touched(tmp_path: Path, folder: int) -> None:
     (tmp_path / "kept").hardlink_to(tmp_path / "tree" / "file")
     remove_tree(folder, "tree")
     assert stat.S_IMODE((tmp_path / "kept").stat().st_mode) == 0o400
+
+
+def test_what_says_what_a_tree_is_outlives_the_rest(
+    tmp_path: Path, folder: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kt_tree(tmp_path / "tree")
+    (tmp_path / "tree" / "lease").write_text("who made it")
+    order: list[str] = []
+    unlink = os.unlink
+
+    def recorded(name: str, *, dir_fd: int | None = None) -> None:
+        order.append(name)
+        unlink(name, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "unlink", recorded)
+    remove_tree(folder, "tree", last=("lease", "missing"))
+    assert order[-2:] == ["lease", "missing"] and len(order) > 3
+    assert os.listdir(tmp_path) == []
