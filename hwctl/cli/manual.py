@@ -1,11 +1,10 @@
-"""``python -m hwctl.cli.manual [FOLDER]``: write man/ and completions/ anew from the command tree.
+"""``python -m hwctl.cli.manual``: write man/ and completions/ anew from the command tree.
 
 The same tree gives the same bytes; a test regenerates both and compares.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -24,7 +23,8 @@ def files() -> Mapping[str, str]:
 
 
 def main() -> None:
-    root = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).resolve().parents[2]
+    """Write into the source tree that this module belongs to."""
+    root = Path(__file__).resolve().parents[2]
     generated = files()
     for folder in ("man", "completions"):
         for path in (root / folder).glob("*"):
