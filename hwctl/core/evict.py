@@ -57,7 +57,7 @@ class Walk:
 
 
 def evict(walk: Walk, wait: Deadline) -> Iterator[Outcome]:
-    """Carry a plan out, under the family's own lock around evictions where it has one.
+    """Carry a plan out, under the store's lock around evictions.
 
     A store that is wholly another user's is walked by a child that has become that user.
     """

@@ -321,5 +321,5 @@ class Store(Protocol):
         ...
 
     def sweep(self, deadline: Deadline) -> AbstractContextManager[None]:
-        """Held around a whole eviction, for families that serialise evictions."""
+        """Held around a whole eviction: one at a time, so that no two make the same room twice."""
         ...

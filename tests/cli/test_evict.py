@@ -247,6 +247,18 @@ def test_four_at_once_end_well_and_count_each_byte_once(kit: Kit) -> None:
     assert not any(kit.open_path(number).exists() for number in range(12))
 
 
+def test_two_at_once_take_no_more_than_one_would(kit: Kit) -> None:
+    """REC-09: what a rival has just removed counts for both."""
+    for number in range(8):
+        kit.artifact(number)
+        kit.used(number, time.time_ns() - (9 - number) * HOUR)
+    runs = [start("evict", kit.root, "--keep", "4", "-y", "--wait", "30s") for _ in range(3)]
+    for run in runs:
+        _, err = run.communicate(timeout=60)
+        assert run.returncode == 0, err
+    assert [number for number in range(8) if kit.open_path(number).exists()] == [4, 5, 6, 7]
+
+
 def test_metrics_are_written_also_when_the_target_is_missed(cache: Kit, tmp_path: Path) -> None:
     file = tmp_path / "hwctl.prom"
     with holders.locked(cache.lock(0)):

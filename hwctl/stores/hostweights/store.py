@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from hwctl.errors import NotFound, Refused, from_os_error
@@ -44,6 +44,8 @@ from hwctl.stores.hostweights.layout import (
 from hwctl.stores.hostweights.opening import StoreRoot, look_at_root
 from hwctl.stores.hostweights.places import Spot, spot_in
 from hwctl.stores.hostweights.survey import Survey
+
+EVICTION_LOCK = "hwctl-eviction.lock"
 
 _MARKED_BY = "operator"
 """The stage in deny markers that a person asked for."""
@@ -203,10 +205,16 @@ class HostWeightStore:
             deleted = removal.remove(self._root, self._spot(artifact), artifact, self._open_files)
         return Removed(deleted.files, deleted.bytes_freed, deleted.still_mapped)
 
-    def sweep(self, deadline: Deadline) -> AbstractContextManager[None]:
-        """Evictions of this family need no common lock: each key has its own."""
-        del deadline
-        return nullcontext()
+    @contextmanager
+    def sweep(self, deadline: Deadline) -> Iterator[None]:
+        """A lock that only hwctl knows: two evictions at once would each make the room that one needs."""
+        with _told(self._root.path), self._root.folder(LOCKS) as folder:
+            held = acquire(
+                EVICTION_LOCK, Mode.EXCLUSIVE, deadline, dir_fd=folder, create=True, file_mode=LOCK_MODE
+            )
+        assert held is not None
+        with held:
+            yield
 
     def _spot(self, artifact: Artifact) -> Spot:
         """Where an entry lies; raises NotFound for a path that is in no folder of this store."""
