@@ -1,10 +1,11 @@
-"""``python -m hwctl.cli.manual``: write man/ and completions/ anew from the command tree.
+"""``python -m hwctl.cli.manual [FOLDER]``: write man/ and completions/ anew from the command tree.
 
 The same tree gives the same bytes; a test regenerates both and compares.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -23,8 +24,10 @@ def files() -> Mapping[str, str]:
 
 
 def main() -> None:
-    """Write into the source tree that this module belongs to."""
-    root = Path(__file__).resolve().parents[2]
+    words = sys.argv[1:]
+    if len(words) > 1 or any(word.startswith("-") for word in words):
+        sys.exit("usage: python -m hwctl.cli.manual [FOLDER]")
+    root = Path(words[0]) if words else Path(__file__).resolve().parents[2]
     generated = files()
     for folder in ("man", "completions"):
         for path in (root / folder).glob("*"):
