@@ -29,13 +29,25 @@ class Walk:
         self.plan = plan
         self.ledger = plan.ledger
         self._now = time.time_ns()
+        self._vanished: set[int] = set()
 
     def shortfalls(self) -> tuple[Shortfall, ...]:
         return self.ledger.shortfalls()
 
+    def vanished(self) -> Iterator[Outcome]:
+        """What a rival removed since the plan was made; half removed, it may stand last in the order."""
+        for number, step in enumerate(self.plan.steps):
+            if not os.path.lexists(step.artifact.path):
+                self._vanished.add(number)
+                outcome = gone(step)
+                self.enter(outcome)
+                yield outcome
+
     def steps(self, attempt: Callable[[Step], Outcome]) -> Iterator[Outcome]:
         """Attempt what is due, and as many of the oldest as the targets still need."""
-        for step in self.plan.steps:
+        for number, step in enumerate(self.plan.steps):
+            if number in self._vanished:
+                continue
             wanted = due(step.artifact, self.plan.limits, self._now)
             passed_over = not step.acts and self.ledger.shortfalls()
             if not (wanted or passed_over or self.ledger.helped_by(step.artifact)):
@@ -68,6 +80,7 @@ def evict(walk: Walk, wait: Deadline) -> Iterator[Outcome]:
         yield from _as_owner(walk, actors.pop(), wait)
         return
     with store.sweep(wait) if acting else nullcontext():
+        yield from walk.vanished()
         yield from walk.steps(lambda step: evict_one(step, wait))
 
 

@@ -14,7 +14,7 @@ import make_hostweights
 import make_ktint8
 import make_pageweights
 import pytest
-from kits import KITS, HostWeights, Kit, PageWeights
+from kits import KITS, HostWeights, Kit, KtInt8, PageWeights
 from run_hwctl import NOBODY, command, environment, hwctl_, start
 
 HOUR = 3600 * 10**9
@@ -234,9 +234,10 @@ def test_several_stores_each_have_their_own_budget(tmp_path: Path) -> None:
 def test_four_at_once_end_well_and_count_each_byte_once(kit: Kit) -> None:
     for number in range(12):
         kit.artifact(number)
-    planned = hwctl_("evict", kit.root, "--all", "-n", "--json")
-    total = sum(row["allocated_bytes"] for row in planned.results)
-    runs = [start("evict", kit.root, "--all", "-y", "--json", "--wait", "30s") for _ in range(4)]
+    kit.artifact(12)  # stays, since without any tree a base of kt-int8 trees is none
+    words = ("evict", kit.root, "--all", "--exclude", kit.key(12), "--json")
+    total = sum(row["allocated_bytes"] for row in hwctl_(*words, "-n").results)
+    runs = [start(*words, "-y", "--wait", "30s") for _ in range(4)]
     freed = 0
     for run in runs:
         out, err = run.communicate(timeout=60)
@@ -257,6 +258,13 @@ def test_two_at_once_take_no_more_than_one_would(kit: Kit) -> None:
         _, err = run.communicate(timeout=60)
         assert run.returncode == 0, err
     assert [number for number in range(8) if kit.open_path(number).exists()] == [4, 5, 6, 7]
+
+
+def test_a_rival_at_work_is_busy_and_not_no_room(tmp_path: Path) -> None:
+    kit = filled(KtInt8(tmp_path))
+    with holders.locked(kit.root, "exclusive"):
+        assert hwctl_("evict", kit.root, "--keep", "1", "-y").status == 11
+    assert left(kit) == {0, 1, 2}
 
 
 def test_metrics_are_written_also_when_the_target_is_missed(cache: Kit, tmp_path: Path) -> None:
