@@ -21,7 +21,7 @@ import torch
 from run_hwctl import hwctl_, start
 from safetensors.torch import save_file
 
-ROUNDS = int(os.environ.get("HWCTL_KILL_ROUNDS", "4"))
+ROUNDS = int(os.environ.get("HWCTL_KILL_ROUNDS", "2"))
 HIDDEN, WIDTH, EXPERTS, LAYERS = 512, 512, 16, 6
 
 
