@@ -143,5 +143,5 @@ def test_the_error_object_says_the_same(scene: Scene, words: tuple[str, ...], st
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
 def test_somebody_elses_store(scene: Scene) -> None:
     run = hwctl_("evict", scene.store, "--all", "-y", uid=NOBODY)
-    assert run.status in (12, 15)
-    assert "uid 0" in run.err or "owner" in run.err or "Permission denied" in run.err
+    assert run.status == 15
+    assert "permission denied" in run.err.lower()
