@@ -328,3 +328,71 @@ def test_a_failed_way_is_told_as_quarantine_failed(
     with pytest.raises(IoFailed) as failed:
         get_or_build(root, publication, producer, deadline=Deadline.after(5))
     assert words(failed.value) == ("lifecycle", "quarantine_failed") and failed.value.retryable
+
+
+def test_the_steps_are_in_the_order_of_the_format(
+    root: StoreRoot, publication: Publication, producer: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every fsync of section "Publication", so that a power cut at any moment leaves the old or the new."""
+    steps: list[str] = []
+    key = publication.identity.key
+
+    def shown(fd: int) -> str:
+        path = Path(os.readlink(f"/proc/self/fd/{fd}"))
+        if path.parent.name == "tmp":
+            return "staging"
+        return "artifact" if path.name == key else path.name
+
+    real_fsync, real_fchmod, real_unlink = os.fsync, os.fchmod, os.unlink
+    real_rename = commit.rename_noreplace
+
+    def fsync(fd: int) -> None:
+        steps.append(f"sync {shown(fd)}")
+        real_fsync(fd)
+
+    def fchmod(fd: int, mode: int) -> None:
+        steps.append(f"{mode:04o} {shown(fd)}")
+        real_fchmod(fd, mode)
+
+    def unlink(name: str, *, dir_fd: int | None = None) -> None:
+        if name == f"{key}.json":
+            steps.append("remove the marker")
+        real_unlink(name, dir_fd=dir_fd)
+
+    def rename(*args: Any) -> None:
+        held = Path("/proc/locks").read_text()
+        inode = leases.lock_path(root, key).stat().st_ino
+        assert f":{inode} " in held
+        steps.append("rename")
+        real_rename(*args)
+
+    (root.path / "deny" / f"{key}.json").write_bytes(b"")
+    monkeypatch.setattr(publishing, "probe", lambda _fd: None)
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(os, "fchmod", fchmod)
+    monkeypatch.setattr(os, "unlink", unlink)
+    monkeypatch.setattr(commit, "rename_noreplace", rename)
+    publish(root, publication, producer, Deadline.now())
+    payloads, rest = steps[:4], steps[4:]
+    assert sorted(payloads) == sorted(
+        f"{what} {name}.safetensors" for name in ("one", "two") for what in ("0444", "sync")
+    )
+    assert payloads.index("0444 one.safetensors") < payloads.index("sync one.safetensors")
+    assert rest == [
+        "sync manifest.json",
+        "0444 manifest.json",
+        "sync manifest.json",
+        "sync READY.json",
+        "0444 READY.json",
+        "sync READY.json",
+        "sync staging",
+        "1755 staging",
+        "sync staging",
+        "rename",
+        "0555 artifact",
+        "sync artifact",
+        "sync tmp",
+        "remove the marker",
+        "sync deny",
+        "sync artifacts",
+    ]
