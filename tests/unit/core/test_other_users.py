@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,9 @@ def test_an_interrupted_parent_takes_its_child_along() -> None:
 
     def work() -> dict[str, object]:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        # A signal that comes just before a read begins is seen only when that read ends, and this child
+        # never ends by itself: the parent has to be waiting already.
+        time.sleep(0.5)
         os.kill(os.getppid(), signal.SIGUSR1)
         signal.pause()
         return {}
