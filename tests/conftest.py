@@ -7,9 +7,16 @@ hardware CI cannot promise (two NUMA nodes, say) carries ``@pytest.mark.hardware
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Generator
 
 import pytest
+
+# A runner started with nohup, or in the background of a script, ignores these and hands that on to every
+# process a test starts; hwctl would rightly ignore them, too.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+signal.signal(signal.SIGTERM, signal.SIG_DFL)
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(wrapper=True)
