@@ -106,6 +106,7 @@ _HOSTWEIGHTS: Mapping[str, str] = {
     "quarantined": "The entry was set aside.",
     "restorer-schema": "The manifest's restorer schema is not the identity's.",
     "size-mismatch": "A payload file has another size than the manifest states.",
+    "storage-class": "The store lies on another file system than its domain.json records.",
     "tensor-digest": "A tensor's bytes do not have the digest of its entry.",
     "tensor-dtype": "A tensor has another dtype than the manifest states.",
     "tensor-missing": "A tensor that the manifest declares is not in its file.",

@@ -28,9 +28,9 @@ from hwctl.stores.hostweights.derived import (
 from hwctl.stores.hostweights.identity import Identity
 from hwctl.stores.hostweights.layout import ARTIFACTS, PAYLOAD_SUFFIX, is_key
 from hwctl.stores.hostweights.lookup import examine_key
-from hwctl.stores.hostweights.opening import look_at_root
 from hwctl.stores.hostweights.publication import Publication
 from hwctl.stores.hostweights.records import Manifest
+from hwctl.stores.hostweights.store_root import look_at_root
 from hwctl.stores.hostweights.tensors import TensorSpec
 from hwctl.weights.checkpoint import Checkpoint, open_checkpoint
 from hwctl.weights.shards import Shard, open_shard

@@ -21,9 +21,10 @@ from hwctl.fs.locks import Deadline, Mode
 from hwctl.stores.base import Artifact, CheckOptions, Level, State
 from hwctl.stores.hostweights.build import get_or_build
 from hwctl.stores.hostweights.lookup import lookup
-from hwctl.stores.hostweights.opening import StoreRoot, Wanted, open_root
+from hwctl.stores.hostweights.opening import Wanted, open_root
 from hwctl.stores.hostweights.publication import Publication
 from hwctl.stores.hostweights.store import HostWeightStore
+from hwctl.stores.hostweights.store_root import StoreRoot
 from hwctl.stores.hostweights.tensors import TensorSpec
 from hwctl.stores.hostweights.verdict import Outcome
 from hwctl.stores.hostweights.writer import ArtifactWriter

@@ -20,8 +20,9 @@ from hwctl.fs.locks import Deadline, Mode
 from hwctl.stores.base import Artifact, CheckOptions, Death, Level, StalePolicy, State
 from hwctl.stores.hostweights.build import get_or_build
 from hwctl.stores.hostweights.lookup import lookup
-from hwctl.stores.hostweights.opening import Wanted, look_at_root, open_root
+from hwctl.stores.hostweights.opening import Wanted, open_root
 from hwctl.stores.hostweights.store import HostWeightStore, open_store
+from hwctl.stores.hostweights.store_root import look_at_root
 from hwctl.stores.hostweights.verdict import Outcome
 
 pytestmark = pytest.mark.interop

@@ -11,8 +11,8 @@ from hwctl.fs.locks import Deadline
 from hwctl.stores.base import Level
 from hwctl.stores.hostweights.build import get_or_build
 from hwctl.stores.hostweights.identity import Identity, read_identity
-from hwctl.stores.hostweights.opening import StoreRoot
 from hwctl.stores.hostweights.publication import Publication
+from hwctl.stores.hostweights.store_root import StoreRoot
 from hwctl.stores.hostweights.tensors import TensorSpec
 from hwctl.stores.hostweights.verdict import Lookup
 from hwctl.stores.hostweights.writer import ArtifactWriter

@@ -13,8 +13,8 @@ from hwctl.fs.locks import Deadline
 from hwctl.stores.base import Advance, CheckOptions, Level, silent
 from hwctl.stores.hostweights import leases, quarantine
 from hwctl.stores.hostweights.lookup import attempt
-from hwctl.stores.hostweights.opening import StoreRoot
 from hwctl.stores.hostweights.publication import Publication, publish
+from hwctl.stores.hostweights.store_root import StoreRoot
 from hwctl.stores.hostweights.verdict import Code, Lookup, Outcome, Stage, coded
 from hwctl.stores.hostweights.writer import Producer
 

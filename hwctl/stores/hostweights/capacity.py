@@ -15,7 +15,7 @@ from hwctl.fs.locks import Deadline, Mode, acquire
 from hwctl.fs.paths import opened_dir
 from hwctl.stores.hostweights.domain import Capacity
 from hwctl.stores.hostweights.layout import LOCK_MODE, LOCKS
-from hwctl.stores.hostweights.opening import StoreRoot
+from hwctl.stores.hostweights.store_root import StoreRoot
 from hwctl.stores.hostweights.verdict import Code, Stage, coded
 
 ADMISSION_LOCK = "hwctl-admission.lock"

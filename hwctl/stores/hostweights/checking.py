@@ -6,13 +6,10 @@ Owns turning an examination into findings, warnings and "could not find out". Th
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 
-from hwctl.errors import Busy, Finding, NotFound, Unsupported
-from hwctl.fs.lock_table import LockTable, Mode
+from hwctl.errors import Finding, NotFound, Unsupported
 from hwctl.fs.locks import Held
-from hwctl.fs.walk import inode_of
 from hwctl.stores.base import Artifact, CheckOptions, Level, Report, State
 from hwctl.stores.hostweights import leases
 from hwctl.stores.hostweights.checks import Examination, Subject, examine
@@ -20,8 +17,8 @@ from hwctl.stores.hostweights.identity import Identity
 from hwctl.stores.hostweights.judging import Trust
 from hwctl.stores.hostweights.layout import QUARANTINE, Place
 from hwctl.stores.hostweights.lookup import examine_key
-from hwctl.stores.hostweights.opening import StoreRoot
 from hwctl.stores.hostweights.places import Spot
+from hwctl.stores.hostweights.store_root import StoreRoot
 
 
 def check(root: StoreRoot, spot: Spot, artifact: Artifact, level: Level, options: CheckOptions) -> Report:
@@ -35,6 +32,7 @@ def check(root: StoreRoot, spot: Spot, artifact: Artifact, level: Level, options
     if spot.key is None or spot.place not in (Place.ARTIFACT, Place.QUARANTINE):
         return Report(artifact, level, (_misplaced(artifact),))
     held, warnings = _shared(root, spot.key, options)
+    warnings += tuple(f"{name} is missing; the next writer makes it again" for name in root.missing)
     try:
         seen = _examine(root, spot, artifact, level, options, wanted)
     finally:
@@ -53,19 +51,8 @@ def _misplaced(artifact: Artifact) -> Finding:
 
 def _shared(root: StoreRoot, key: str, options: CheckOptions) -> tuple[Held | None, tuple[str, ...]]:
     """The shared lease on an existing lock file; a reader never makes one."""
-    try:
-        held = leases.shared(root, key, options.wait, create=False)
-    except Busy:
-        if _is_ours(root, key):
-            return None, ()
-        raise
+    held = leases.shared(root, key, options.wait, create=False)
     return held, () if held is not None else ("unleased: the artifact has no lock file",)
-
-
-def _is_ours(root: StoreRoot, key: str) -> bool:
-    """Whether this very process holds the exclusive lock, as it does before it restores."""
-    entries = LockTable.read().entries(inode_of(os.lstat(leases.lock_path(root, key))))
-    return any(entry.mode is Mode.EXCLUSIVE and entry.pid == os.getpid() for entry in entries)
 
 
 def _examine(
@@ -108,9 +95,10 @@ def _report(
 ) -> Report:
     """Damage is told even when something else could not be read; without any, not knowing is no answer."""
     findings = (*root.problems, *seen.findings)
-    if seen.unknown and not findings:
-        raise seen.unknown[0]
+    unknown = (*root.unknown, *seen.unknown)
+    if unknown and not findings:
+        raise unknown[0]
     if findings and artifact.state is State.READY:
         artifact = replace(artifact, state=State.DAMAGED, reason=findings[0].message)
-    warnings += tuple(f"could not be checked: {error.message}" for error in seen.unknown)
+    warnings += tuple(f"could not be checked: {error.message}" for error in unknown)
     return Report(artifact, level, findings, seen.checked_bytes, warnings=warnings)

@@ -29,9 +29,9 @@ from hwctl.stores.hostweights.layout import (
 )
 from hwctl.stores.hostweights.manifest import parse_manifest
 from hwctl.stores.hostweights.manifest_text import read_text
-from hwctl.stores.hostweights.opening import StoreRoot
 from hwctl.stores.hostweights.records import Manifest, Sealed
 from hwctl.stores.hostweights.staging import Staging
+from hwctl.stores.hostweights.store_root import StoreRoot
 from hwctl.stores.hostweights.verdict import Code, Stage, coded
 
 

@@ -13,7 +13,7 @@ from hwctl.fs.atomic import sync_dir, write_all
 from hwctl.fs.paths import read_document
 from hwctl.stores.hostweights import canonical
 from hwctl.stores.hostweights.layout import DENY, FILE_MODE, deny_name
-from hwctl.stores.hostweights.opening import StoreRoot
+from hwctl.stores.hostweights.store_root import StoreRoot
 
 _NEW_MARKER = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _REASON_LIMIT = 64 << 10

@@ -14,7 +14,7 @@ from hwctl.errors import Busy, Refused, from_os_error
 from hwctl.fs.locks import Deadline, Held, Mode, acquire
 from hwctl.stores.base import Lease
 from hwctl.stores.hostweights.layout import ARTIFACTS, LOCK_MODE, LOCKS, artifact_lock, build_lock
-from hwctl.stores.hostweights.opening import StoreRoot
+from hwctl.stores.hostweights.store_root import StoreRoot
 from hwctl.stores.hostweights.verdict import Code, Stage, coded
 
 

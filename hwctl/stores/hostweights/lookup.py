@@ -19,7 +19,7 @@ from hwctl.stores.hostweights.events import Event
 from hwctl.stores.hostweights.identity import Identity
 from hwctl.stores.hostweights.judging import Trust
 from hwctl.stores.hostweights.layout import ARTIFACTS, STICKY, VALIDATION_FAILURE
-from hwctl.stores.hostweights.opening import StoreRoot
+from hwctl.stores.hostweights.store_root import StoreRoot
 from hwctl.stores.hostweights.verdict import (
     Code,
     Lookup,

@@ -16,7 +16,7 @@ from hwctl.fs.atomic import create_document, sync_dir
 from hwctl.fs.paths import opened_dir, read_document
 from hwctl.stores.hostweights import canonical
 from hwctl.stores.hostweights.layout import DIRECTORY_MODE, FILE_MODE, NOTES
-from hwctl.stores.hostweights.opening import StoreRoot
+from hwctl.stores.hostweights.store_root import StoreRoot
 
 _LIMIT = 64 << 10
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)

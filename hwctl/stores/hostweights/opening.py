@@ -1,4 +1,4 @@
-"""Opening a store: looking at one as it lies there, and the writer's way that creates what is missing.
+"""Opening a store to write in it, which creates what is missing.
 
 Owns the order of the steps and what each refusal is called in upstream's words. What the documents mean
 is in ``domain``.
@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import errno
 import os
-import stat
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -20,7 +18,7 @@ from hwctl.errors import Busy, Finding, HwctlError, IoFailed, Refused, from_os_e
 from hwctl.fs.atomic import replace_document
 from hwctl.fs.locks import Deadline, Mode, acquire
 from hwctl.fs.mounts import mount_of, storage_class
-from hwctl.fs.paths import NotRegular, TooLarge, open_dir, opened_dir, read_document
+from hwctl.fs.paths import NotRegular, TooLarge, opened_dir, read_document
 from hwctl.stores.hostweights import canonical
 from hwctl.stores.hostweights.domain import Capacity, Domain, new_domain, parse_domain, parse_policy
 from hwctl.stores.hostweights.fields import Problems
@@ -32,10 +30,10 @@ from hwctl.stores.hostweights.layout import (
     LOCK_MODE,
     LOCKS,
     METADATA_LIMIT,
-    OTHERS_WRITE,
     POLICY,
     SUBDIRECTORIES,
 )
+from hwctl.stores.hostweights.store_root import StoreRoot, folders, judge_folder, of_document
 from hwctl.stores.hostweights.verdict import Code, Stage, coded
 
 COORDINATION_SECONDS = 600.0
@@ -53,77 +51,6 @@ class Wanted:
     capacity: Capacity | None = None
     trusted: bool = True
     wait: Deadline = field(default_factory=lambda: Deadline.after(COORDINATION_SECONDS))
-
-
-@dataclass(frozen=True, slots=True)
-class StoreRoot:
-    """A store as it was opened. ``trusted`` off skips the rules about owners and write bits.
-
-    ``domain`` and ``capacity`` are None where the documents are absent or damaged; ``problems`` says why.
-    """
-
-    path: Path
-    owner_uid: int
-    domain: Domain | None
-    capacity: Capacity | None
-    problems: tuple[Finding, ...] = ()
-    trusted: bool = True
-
-    @property
-    def trusted_uid(self) -> int | None:
-        """The uid everything has to belong to, None when that is not looked at."""
-        return self.owner_uid if self.trusted else None
-
-    @contextmanager
-    def folder(self, name: str) -> Iterator[int]:
-        """The descriptor of a sub-directory for the length of a with-block. OSError passes through."""
-        with opened_dir(self.path / name) as fd:
-            yield fd
-
-
-def look_at_root(path: Path, *, trusted: bool = True) -> StoreRoot:
-    """A store as a reader finds it: nothing is created, locked or compared with wishes.
-
-    ``path`` is resolved. Raises IoFailed when the root itself cannot be looked at.
-    """
-    try:
-        fd = open_dir(path)
-    except OSError as exc:
-        raise from_os_error(exc, f"cannot open the store {path}", path) from exc
-    try:
-        owner = os.fstat(fd).st_uid
-        domain, first = _read(fd, path, DOMAIN, parse_domain)
-        capacity, second = _read(fd, path, POLICY, parse_policy)
-    finally:
-        os.close(fd)
-    return StoreRoot(path, owner, domain, capacity, (*first, *second), trusted)
-
-
-def _read(
-    fd: int, root: Path, name: str, parse: Callable[[bytes, str], tuple[_T | None, Problems]]
-) -> tuple[_T | None, tuple[Finding, ...]]:
-    shown = str(root / name)
-    try:
-        document = read_document(name, dir_fd=fd, limit=METADATA_LIMIT)
-    except FileNotFoundError:
-        return None, (Finding("missing-file", f"{shown} is missing", shown),)
-    except OSError as exc:
-        return None, (_unreadable(exc, shown),)
-    value, problems = parse(document.data, shown)
-    if document.stat.st_nlink != 1:
-        problems.add("hard-linked", f"has {document.stat.st_nlink} links", expected=1)
-        value = None
-    return value, tuple(problems.found)
-
-
-def _unreadable(exc: OSError, shown: str) -> Finding:
-    if isinstance(exc, NotRegular):
-        return Finding("not-regular", f"{shown} {exc.strerror}", shown)
-    if isinstance(exc, TooLarge):
-        return Finding("too-large", f"{shown} {exc.strerror}", shown, exc.limit, exc.size)
-    if exc.errno == errno.ELOOP:
-        return Finding("symbolic-link", f"{shown} is a symbolic link", shown)
-    return Finding("unreadable", f"{shown} cannot be read: {exc.strerror}", shown)
 
 
 def open_root(path: Path, wanted: Wanted) -> StoreRoot:
@@ -184,20 +111,15 @@ def _make_folders(root: Path) -> None:
 
 
 def _judge_folders(root: Path) -> None:
-    """Owner and modes of the root and its five folders, by lstat: one owner for each store (LEA-04)."""
-    caller = os.geteuid()
-    for folder in (root, *(root / name for name in SUBDIRECTORIES)):
-        st = os.lstat(folder)
-        if not stat.S_ISDIR(st.st_mode):
-            problem = "is not a directory"
-        elif st.st_uid != caller:
-            problem = f"belongs to uid {st.st_uid}, the caller is uid {caller}; a store has one owner"
-        elif st.st_mode & OTHERS_WRITE:
-            problem = f"can be written by others (mode {stat.S_IMODE(st.st_mode):04o})"
-        else:
-            continue
-        error = Refused(f"{folder} {problem}", path=folder, details={"owner_uid": st.st_uid})
-        raise coded(error, Stage.DOMAIN, Code.DOMAIN_UNAVAILABLE)
+    """The root and its five folders belong to the caller and to nobody else (LEA-04)."""
+    for folder in folders(root):
+        found = judge_folder(folder, os.geteuid())
+        if isinstance(found, Finding):
+            details: dict[str, object] = {"owner_uid": os.lstat(folder).st_uid}
+            error = Refused(found.message, path=folder, details=details)
+            raise coded(error, Stage.DOMAIN, Code.DOMAIN_UNAVAILABLE)
+        if found is not None:
+            raise coded(found, Stage.DOMAIN, Code.DOMAIN_UNAVAILABLE)
 
 
 def _settle_domain(fd: int, root: Path, wanted: Wanted, fs_type: str) -> Domain:
@@ -242,7 +164,9 @@ def _recorded(
     try:
         document = read_document(name, dir_fd=fd, limit=METADATA_LIMIT)
     except (NotRegular, TooLarge) as exc:
-        raise _damaged(root / name, (_unreadable(exc, name),)) from exc
+        found = of_document(exc, name)
+        assert isinstance(found, Finding)
+        raise _damaged(root / name, (found,)) from exc
     value, problems = parse(document.data, name)
     if document.stat.st_nlink != 1:
         problems.add("hard-linked", f"has {document.stat.st_nlink} links")

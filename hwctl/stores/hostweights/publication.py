@@ -22,9 +22,9 @@ from hwctl.stores.hostweights.capacity import admission
 from hwctl.stores.hostweights.commit import Published, commit
 from hwctl.stores.hostweights.identity import Identity
 from hwctl.stores.hostweights.layout import MANIFEST, METADATA_LIMIT, TMP
-from hwctl.stores.hostweights.opening import StoreRoot
 from hwctl.stores.hostweights.records import FileEntry, Sealed, contiguous_stride, seal
 from hwctl.stores.hostweights.staging import Staging
+from hwctl.stores.hostweights.store_root import StoreRoot
 from hwctl.stores.hostweights.tensors import PayloadPlan, TensorSpec, plan_payloads
 from hwctl.stores.hostweights.verdict import Code, Stage, coded
 from hwctl.stores.hostweights.writer import ArtifactWriter, Producer, entry_of

@@ -25,7 +25,7 @@ from hwctl.stores.hostweights.layout import (
     parse_quarantine,
     quarantine_name,
 )
-from hwctl.stores.hostweights.opening import StoreRoot
+from hwctl.stores.hostweights.store_root import StoreRoot
 
 
 def set_aside(root: StoreRoot, key: str, reason: str, *, keep_mark: bool = False) -> str | None:

@@ -24,8 +24,8 @@ from hwctl.stores.hostweights.layout import (
     QUARANTINE,
     Place,
 )
-from hwctl.stores.hostweights.opening import StoreRoot
 from hwctl.stores.hostweights.places import Spot
+from hwctl.stores.hostweights.store_root import StoreRoot
 
 
 def remove(root: StoreRoot, spot: Spot, artifact: Artifact, open_files: RecentOpenFiles) -> Deleted:

@@ -24,8 +24,8 @@ from hwctl.stores.hostweights.layout import (
     STAGED_MODE,
     staging_name,
 )
-from hwctl.stores.hostweights.opening import StoreRoot
 from hwctl.stores.hostweights.records import Sealed
+from hwctl.stores.hostweights.store_root import StoreRoot
 
 
 class Staging:

@@ -20,8 +20,8 @@ from hwctl.fs.walk import inode_of
 from hwctl.stores.base import Artifact, Death, Staleness, StalePolicy, State
 from hwctl.stores.hostweights import layout
 from hwctl.stores.hostweights.layout import CLEANUP, INIT_LOCK, LOCKS, STICKY, WRITE_BITS, Place
-from hwctl.stores.hostweights.opening import StoreRoot
 from hwctl.stores.hostweights.places import Spot
+from hwctl.stores.hostweights.store_root import StoreRoot
 
 
 def judge(root: StoreRoot, spot: Spot, artifact: Artifact, policy: StalePolicy) -> Staleness:

@@ -41,8 +41,8 @@ from hwctl.stores.hostweights.layout import (
     Place,
     deny_name,
 )
-from hwctl.stores.hostweights.opening import StoreRoot, look_at_root
 from hwctl.stores.hostweights.places import Spot, spot_in
+from hwctl.stores.hostweights.store_root import StoreRoot, look_at_root
 from hwctl.stores.hostweights.survey import Survey
 
 EVICTION_LOCK = "hwctl-eviction.lock"

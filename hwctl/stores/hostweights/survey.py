@@ -31,8 +31,8 @@ from hwctl.stores.hostweights.layout import (
     build_lock,
 )
 from hwctl.stores.hostweights.manifest import parse_ready
-from hwctl.stores.hostweights.opening import StoreRoot
 from hwctl.stores.hostweights.places import Spot, spot_in
+from hwctl.stores.hostweights.store_root import StoreRoot
 
 _READY_LIMIT = 1 << 20
 _OWN = frozenset({layout.DOMAIN, layout.POLICY, *layout.SUBDIRECTORIES, "hwctl", "source-digests-v1"})

@@ -11,19 +11,23 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import hw_artifact
 import hw_engine
 import hw_registry
 import hw_store
 import pytest
+from hw_engine import ABSENT
 
-from hwctl.errors import HwctlError
+from hwctl.errors import Busy, HwctlError
 from hwctl.fs.locks import Deadline
 from hwctl.fs.mounts import mount_of, storage_class
-from hwctl.stores.base import Level
+from hwctl.stores.base import Artifact, CheckOptions, Family, Level, State
 from hwctl.stores.hostweights.domain import Capacity
 from hwctl.stores.hostweights.identity import Identity, read_identity
 from hwctl.stores.hostweights.lookup import lookup
-from hwctl.stores.hostweights.opening import StoreRoot, Wanted, open_root
+from hwctl.stores.hostweights.opening import Wanted, open_root
+from hwctl.stores.hostweights.store import open_store
+from hwctl.stores.hostweights.store_root import StoreRoot
 from hwctl.stores.hostweights.verdict import Failure, failure_of
 
 LEVELS = {"manifest_and_metadata": Level.SIZE, "full_checksum": Level.FULL}
@@ -88,6 +92,42 @@ def opened(case: hw_engine.Case, store: hw_store.Store) -> StoreRoot:
         detected = storage_class(mount_of(path).fs_type)
         wanted_class = {"disk": "tmpfs", "tmpfs": "disk"}[detected]
     return open_root(path, Wanted("node", "node", wanted_class, Capacity(**policy), trusted))
+
+
+# What is refused because of what the opener asked for, and fits the store as it stands.
+ASKED_FOR = {"domain.scope_mismatch", "domain.policy_limit_mismatch"}
+
+
+@pytest.mark.parametrize("name", sorted(name for name in CASES if not CASES[name].policy))
+def test_a_check_answers_as_a_lookup_would(name: str, build: Build, expected: dict[str, Any]) -> None:
+    """verify asks the store as it lies there, without wishes and without writing."""
+    case, recorded = CASES[name], expected["cases"][name]
+    if "root" in case.needs and os.geteuid() != 0:
+        pytest.skip("only uid 0 can give a file away")
+    for subject, by_level in recorded["lookup"].items():
+        for level, verdict in by_level.items():
+            store = build(case, f"{subject}-{level}")
+            allowed = {verdict["status"], *(other["status"] for other in case.also_accept)}
+            with hw_engine.held_locks(case, store):
+                answer = checked(store, subject, LEVELS[level])
+            if name in ASKED_FOR:
+                assert answer == "hit"
+            else:
+                assert answer in allowed or (answer == "invalid" and "refused" in allowed)
+
+
+def checked(store: hw_store.Store, subject: str, level: Level) -> str:
+    opened = open_store(store.root)
+    key = store.artifacts[subject].key if subject in store.artifacts else hw_artifact.identity_key(ABSENT)
+    path = store.root / "artifacts" / key
+    artifact = opened.look(Artifact(Family.HOSTWEIGHTS, store.root, key, path, State.ABSENT))
+    if artifact is None:
+        return "miss"
+    try:
+        report = opened.check(artifact, level, CheckOptions(wait=Deadline.now()))
+    except Busy:
+        return "timeout"
+    return "hit" if report.valid else "invalid"
 
 
 def words(failure: Failure) -> dict[str, Any]:

@@ -19,8 +19,9 @@ from hwctl.fs.locks import Deadline
 from hwctl.stores.base import Level
 from hwctl.stores.hostweights.build import cleanup, get_or_build
 from hwctl.stores.hostweights.identity import Identity, read_identity
-from hwctl.stores.hostweights.opening import StoreRoot, Wanted, open_root
+from hwctl.stores.hostweights.opening import Wanted, open_root
 from hwctl.stores.hostweights.publication import Publication
+from hwctl.stores.hostweights.store_root import StoreRoot
 from hwctl.stores.hostweights.tensors import TensorSpec
 from hwctl.stores.hostweights.verdict import failure_of
 from hwctl.stores.hostweights.writer import ArtifactWriter

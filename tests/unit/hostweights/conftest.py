@@ -14,8 +14,9 @@ from hwctl.fs.locks import Deadline
 from hwctl.stores.base import Level
 from hwctl.stores.hostweights.build import get_or_build
 from hwctl.stores.hostweights.identity import Identity
-from hwctl.stores.hostweights.opening import StoreRoot, Wanted, open_root
+from hwctl.stores.hostweights.opening import Wanted, open_root
 from hwctl.stores.hostweights.publication import Publication
+from hwctl.stores.hostweights.store_root import StoreRoot
 from hwctl.stores.hostweights.tensors import TensorSpec
 from hwctl.stores.hostweights.writer import ArtifactWriter
 

@@ -15,8 +15,9 @@ from hwctl.stores.hostweights.build import get_or_build
 from hwctl.stores.hostweights.capacity import store_bytes
 from hwctl.stores.hostweights.domain import Capacity
 from hwctl.stores.hostweights.identity import Identity
-from hwctl.stores.hostweights.opening import StoreRoot, Wanted, open_root
+from hwctl.stores.hostweights.opening import Wanted, open_root
 from hwctl.stores.hostweights.publication import Publication
+from hwctl.stores.hostweights.store_root import StoreRoot
 from hwctl.stores.hostweights.tensors import TensorSpec, plan_payloads
 from hwctl.stores.hostweights.verdict import failure_of
 from hwctl.stores.hostweights.writer import ArtifactWriter, Producer

@@ -16,12 +16,12 @@ import pytest
 
 from hwctl.errors import Busy, IoFailed, Unsupported
 from hwctl.fs import digest
-from hwctl.fs.locks import Deadline, Mode
+from hwctl.fs.locks import Deadline
 from hwctl.stores.base import CheckOptions, Level, Report, State
 from hwctl.stores.hostweights import canonical, leases, lookup
 from hwctl.stores.hostweights.identity import Identity
-from hwctl.stores.hostweights.opening import StoreRoot, look_at_root
-from hwctl.stores.hostweights.store import HostWeightStore, open_store
+from hwctl.stores.hostweights.store import open_store
+from hwctl.stores.hostweights.store_root import StoreRoot, look_at_root
 from hwctl.stores.hostweights.verdict import Lookup, Outcome
 
 
@@ -288,13 +288,6 @@ def test_an_exclusive_lock_makes_a_check_wait_and_then_busy(root: StoreRoot, art
             os.waitpid(pid, 0)
 
 
-def test_the_own_exclusive_lease_is_in_nobodys_way(root: StoreRoot, artifact: Path) -> None:
-    store = HostWeightStore(root)
-    (row,) = store.scan()
-    with store.lease(row, Mode.EXCLUSIVE, Deadline.now()):
-        assert store.check(row, Level.FULL, CheckOptions()).valid
-
-
 def test_what_is_expected_is_held_against_it(root: StoreRoot, artifact: Path) -> None:
     import make_hostweights
     from publishing import identity_of
@@ -304,6 +297,18 @@ def test_what_is_expected_is_held_against_it(root: StoreRoot, artifact: Path) ->
     assert codes(report) == ["wrong-identity"] and "source.model_id" in report.findings[0].message
     with pytest.raises(Unsupported):
         check(root, expected="text")
+
+
+def test_what_the_next_writer_makes_again_is_a_warning(root: StoreRoot, artifact: Path) -> None:
+    (root.path / "domain.json").unlink()
+    (root.path / "tmp").rmdir()
+    report = check(root)
+    assert report.valid and [warning.split()[0] for warning in report.warnings] == ["domain.json", "tmp"]
+
+
+def test_folders_that_others_may_write_are_damage(root: StoreRoot, artifact: Path) -> None:
+    (root.path / "artifacts").chmod(0o770)
+    assert codes(check(root)) == ["writable"]
 
 
 def test_a_damaged_store_has_no_valid_artifact(root: StoreRoot, artifact: Path) -> None:

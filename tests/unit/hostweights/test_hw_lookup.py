@@ -15,7 +15,7 @@ from hwctl.fs.locks import Deadline
 from hwctl.stores.base import Level
 from hwctl.stores.hostweights import deny, leases, lookup
 from hwctl.stores.hostweights.identity import Identity
-from hwctl.stores.hostweights.opening import StoreRoot
+from hwctl.stores.hostweights.store_root import StoreRoot
 from hwctl.stores.hostweights.verdict import Lookup, Outcome
 
 

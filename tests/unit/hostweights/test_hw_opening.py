@@ -7,6 +7,7 @@ import os
 import stat
 import threading
 from pathlib import Path
+from typing import Any
 
 import make_hostweights
 import pytest
@@ -15,7 +16,8 @@ from hwctl.errors import HwctlError, IoFailed, Refused
 from hwctl.fs.locks import Deadline, Mode, acquire
 from hwctl.stores.hostweights import opening
 from hwctl.stores.hostweights.domain import Capacity, parse_domain, parse_policy
-from hwctl.stores.hostweights.opening import StoreRoot, Wanted, look_at_root, open_root
+from hwctl.stores.hostweights.opening import Wanted, open_root
+from hwctl.stores.hostweights.store_root import StoreRoot, look_at_root
 
 FOLDERS = ("locks", "artifacts", "tmp", "quarantine", "deny")
 
@@ -184,8 +186,42 @@ def test_looking_changes_nothing_and_tells_what_is_missing(tmp_path: Path) -> No
     path = tmp_path / "s"
     (path / "artifacts").mkdir(parents=True)
     seen = look_at_root(path)
-    assert [finding.code for finding in seen.problems] == ["missing-file"] * 2
+    assert seen.problems == () and seen.missing == (
+        "domain.json",
+        "domain-policy.json",
+        "locks",
+        "tmp",
+        "quarantine",
+        "deny",
+    )
     assert os.listdir(path) == ["artifacts"]
+
+
+def test_a_store_that_was_moved_says_so(root: StoreRoot) -> None:
+    path = root.path / "domain.json"
+    document = json.loads(path.read_bytes()) | {"filesystem_type": "zfs"}
+    path.chmod(0o600)
+    path.write_text(json.dumps(document))
+    (found,) = look_at_root(root.path).problems
+    assert found.code == "storage-class" and "records zfs" in found.message
+    with pytest.raises(Refused, match="filesystem_type"):
+        open_root(root.path, Wanted())
+
+
+def test_a_document_that_cannot_be_read_is_no_damage(
+    root: StoreRoot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """VER-10."""
+    real = os.open
+
+    def failing(name: Any, *args: Any, **options: Any) -> int:
+        if name == "domain.json":
+            raise OSError(5, os.strerror(5))
+        return real(name, *args, **options)
+
+    monkeypatch.setattr(os, "open", failing)
+    seen = look_at_root(root.path)
+    assert seen.problems == () and [type(error) for error in seen.unknown] == [IoFailed]
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,8 @@ from hwctl.stores.hostweights import publication as publishing
 from hwctl.stores.hostweights.build import cleanup, get_or_build
 from hwctl.stores.hostweights.identity import Identity
 from hwctl.stores.hostweights.lookup import lookup
-from hwctl.stores.hostweights.opening import StoreRoot
 from hwctl.stores.hostweights.publication import Publication, publish
+from hwctl.stores.hostweights.store_root import StoreRoot
 from hwctl.stores.hostweights.verdict import Outcome, failure_of
 from hwctl.stores.hostweights.writer import ArtifactWriter, Producer
 
