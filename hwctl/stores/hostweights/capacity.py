@@ -6,6 +6,7 @@ the other, each seeing what the other has reserved, so that of two where one fit
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -49,13 +50,22 @@ class Admission:
         if limit is not None and self._used + artifact_bytes > limit:
             raise self._refusal(Code.STORE_LIMIT_EXCEEDED, "the store", self._used + artifact_bytes, limit)
 
-    def free(self, additional: int, inodes: int = 0) -> None:
-        """Raise NoRoom unless ``additional`` bytes can be written and min_free_bytes stay free."""
+    def room(self, artifact_bytes: int, inodes: int) -> None:
+        """Raise NoRoom unless all of it can be written and min_free_bytes stay free, memory limits included.
+
+        The message names need, available, mount and the knob that helps (PUB-03).
+        """
         keep = self._capacity.min_free_bytes
         try:
-            space.require(self._root.path, additional, inodes, keep_free=keep, what="the artifact")
+            space.require(self._root.path, artifact_bytes, inodes, keep_free=keep, what="the artifact")
         except NoRoom as exc:
             raise coded(exc, Stage.CAPACITY, Code.INSUFFICIENT_CAPACITY) from exc
+
+    def free(self, additional: int) -> None:
+        """The same for the next payload, asked of the file system alone: there may be thousands."""
+        facts = os.statvfs(self._root.path)
+        if facts.f_blocks and facts.f_bavail * facts.f_frsize - additional < self._capacity.min_free_bytes:
+            self.room(additional, 0)
 
     def _refusal(self, code: Code, what: str, needed: int, limit: int) -> HwctlError:
         error = NoRoom(

@@ -101,7 +101,7 @@ def _publish(
         with admission(root, deadline) as admitted:
             size = sum(plan.size for plan in plans)
             admitted.whole(size)
-            admitted.free(size, len(plans) + _OTHER_INODES)
+            admitted.room(size, len(plans) + _OTHER_INODES)
             staging = Staging(root, tmp, publication.identity.key)
             undo.callback(staging.close)
             undo.callback(staging.discard)
