@@ -18,6 +18,9 @@ from hwctl.fs.liveness import command_of, pid_namespace, proc_stat, started_ns, 
 from hwctl.fs.mounts import plain_devices
 from hwctl.fs.walk import Inode
 
+_READINGS = 8
+"""How often the kernel's table is read before what changes all the time is taken as it is."""
+
 
 class Mode(enum.Enum):
     """How a lock is held; the value is what flock(2) wants."""
@@ -109,7 +112,7 @@ class LockTable:
 
     @classmethod
     def read(cls) -> LockTable:
-        return cls(parse_locks(Path("/proc/locks").read_bytes()), plain_devices())
+        return cls(parse_locks(_steady()), plain_devices())
 
     def entries(self, inode: Inode) -> tuple[Entry, ...]:
         """The granted locks of a file by its stat's (device, inode), without looking at the holders.
@@ -124,6 +127,22 @@ class LockTable:
     def holders(self, inode: Inode) -> tuple[Holder, ...]:
         """The holders of a file's locks, each with what /proc tells about it now."""
         return tuple(holder(entry.pid, entry.mode) for entry in self.entries(inode))
+
+
+def _steady() -> bytes:
+    """What /proc/locks says twice running, or at last.
+
+    The kernel hands the list out in pieces and goes on by position: a lock that is taken or dropped between
+    two pieces makes it repeat an entry or leave one out.
+    """
+    locks = Path("/proc/locks")
+    last = locks.read_bytes()
+    for _ in range(_READINGS):
+        now = locks.read_bytes()
+        if now == last:
+            break
+        last = now
+    return last
 
 
 def holders(inode: Inode) -> tuple[Holder, ...]:
