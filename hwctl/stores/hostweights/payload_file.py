@@ -80,6 +80,7 @@ class PayloadFile:
         self._rereading: list[Future[None]] = []
         self._syncing: list[Future[None]] = []
         self._closed = False
+        self._under_way = Ticket()
         write_all(fd, plan.header, 0)
         advance(len(plan.header))
 
@@ -196,16 +197,17 @@ class PayloadFile:
                 f"{self.plan.file_name}: {len(missing)} tensors are incomplete, first {missing[0]!r}"
             )
         self._closed = True
-        under_way = Ticket(tuple(part for ticket in self._pending for part in ticket.parts))
+        self._under_way = Ticket(tuple(part for ticket in self._pending for part in ticket.parts))
+        writes = Ticket(tuple(ticket.parts[0] for ticket in self._pending))
         self._pending.clear()
-        self._begin_rereading(under_way)
-        self._syncing.append(self._lanes.sync(partial(self._finish, under_way)))
+        self._begin_rereading()
+        self._syncing.append(self._lanes.sync(partial(self._finish, writes)))
         self._on_close(self)
 
-    def _finish(self, under_way: Ticket) -> None:
-        """In the sync lane: from the last write to the disk."""
+    def _finish(self, writes: Ticket) -> None:
+        """In the sync lane: from the last write to the disk. The digests take longer and may lag behind."""
         try:
-            under_way.wait()
+            writes.wait()
             os.fchmod(self._fd, FILE_MODE)
             os.fsync(self._fd)
         finally:
@@ -226,7 +228,8 @@ class PayloadFile:
             job.result()
 
     def digests(self) -> FileDigests:
-        """All digests, waiting for what is still being read again. Only after ``close``."""
+        """All digests, waiting for what is still being hashed or read again. Only after ``close``."""
+        self._under_way.wait()
         for job in self._rereading:
             job.result()
         for name, stream in self._tensors.items():
@@ -242,17 +245,15 @@ class PayloadFile:
             fd, self._unsynced = self._fd, 0
             self._syncing.append(self._lanes.sync(lambda: os.fdatasync(fd)))
 
-    def _begin_rereading(self, under_way: Ticket) -> None:
+    def _begin_rereading(self) -> None:
         """Hash what came out of order from the page cache, the file and its tensors beside each other."""
         for group in ([self._file], list(self._tensors.values())):
             unfinished = [stream for stream in group if stream.cursor < stream.end]
             if unfinished:
-                self._rereading.append(
-                    self._lanes.reread(partial(self._finish_streams, unfinished, under_way))
-                )
+                self._rereading.append(self._lanes.reread(partial(self._finish_streams, unfinished)))
 
-    def _finish_streams(self, streams: Sequence[Stream], under_way: Ticket) -> None:
-        under_way.wait()
+    def _finish_streams(self, streams: Sequence[Stream]) -> None:
+        self._under_way.wait()  # the lanes' part of the same digests comes first
         fd, _ = open_regular(self.plan.file_name, dir_fd=self._dir_fd)
         try:
             for stream in streams:
