@@ -110,7 +110,7 @@ MISTAKES: list[tuple[str, tuple[str, ...], int, str]] = [
     ("a command that is not there", ("exec", "@artifact", "--", "/nonexistent"), 127, "No such file"),
     ("a command that is none", ("exec", "@artifact", "--", "/etc/hostname"), 126, "cannot run"),
     ("a whole store held", ("exec", "@store", "--", "true"), 125, "name an artifact"),
-    ("an artifact consumed", ("consume", "@artifact", "--discard", "-y"), 10, "is no ktint8 store or artifact"),
+    ("an artifact consumed", ("consume", "@artifact", "--discard", "-y"), 10, "no ktint8 store or artifact"),
     ("what to do with a tree", ("consume", "@kt-int8-some-run", "-y"), 2, "--discard"),
     ("an unknown unit", ("reclaim-stale", "@store", "--older-than", "2x"), 2, "units are s, min, h, d and w"),
     ("a live artifact reclaimed", ("reclaim-stale", "@artifact", "-y"), 12, "ready"),
