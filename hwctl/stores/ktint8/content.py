@@ -23,6 +23,7 @@ from hwctl.fs.pace import Pacer, Watch
 from hwctl.fs.pagecache import QuietFile, Ways
 from hwctl.fs.paths import NotRegular, open_regular, opened_dir
 from hwctl.stores.ktint8 import layout
+from hwctl.stores.ktint8.workbench import Workbench
 from hwctl.weights.amx import ROW_BLOCK, Geometry
 from hwctl.weights.amx_content import STRETCH_BYTES, ContentCheck
 from hwctl.weights.int8 import one_thread
@@ -136,7 +137,7 @@ class _Reader:
         self._watch = watch
         self._rules = rules
         self._ways = Ways()
-        self._local = threading.local()
+        self._bench = Workbench()
 
     def read(self, batch: Batch) -> ReadBatch:
         folder, part = layout.layer_dir(batch.layer), layout.part_dir(batch.part)
@@ -156,7 +157,7 @@ class _Reader:
         return ReadBatch(batch, digests, tuple(findings))
 
     def _pair(self, part_fd: int, folder: str, pair: Pair, digests: dict[int, bytes]) -> list[Finding]:
-        check = self._checker() if self._rules else None
+        check = self._bench.check() if self._rules else None
         rows, columns = self._geometry.shape(pair.quant.projection)
         stretch = check.start(rows, columns) if check else max(ROW_BLOCK * columns, STRETCH_BYTES)
         findings = []
@@ -168,7 +169,7 @@ class _Reader:
             else:
                 findings.append(Finding(read.code, read.message, f"{folder}/{file.name}", *_sizes(read)))
         if check and not findings:
-            scales = self._buffer(pair.scale.size)[: pair.scale.size]
+            scales = self._bench.buffer(pair.scale.size)[: pair.scale.size]
             quant = f"{folder}/{pair.quant.name}"
             findings += [Finding(found.code, found.message, quant) for found in check.finish(scales)]
         return findings
@@ -196,7 +197,7 @@ class _Reader:
 
     def _hash(self, fd: int, size: int, stretch: int, feed: ContentCheck | None) -> bytes:
         digest = hashlib.sha256()
-        buffer = self._buffer(stretch)
+        buffer = self._bench.buffer(stretch)
         offset = 0
         with QuietFile(fd, size, self._ways) as source:
             while offset < size:
@@ -213,18 +214,6 @@ class _Reader:
                     feed.feed(buffer[:want])
                 offset += want
         return digest.digest()
-
-    def _buffer(self, size: int) -> memoryview:
-        held = getattr(self._local, "buffer", None)
-        if not isinstance(held, memoryview) or len(held) < size:
-            held = self._local.buffer = memoryview(bytearray(size))
-        return held
-
-    def _checker(self) -> ContentCheck:
-        held = getattr(self._local, "check", None)
-        if not isinstance(held, ContentCheck):
-            held = self._local.check = ContentCheck()
-        return held
 
 
 def _sizes(finding: Finding) -> tuple[object, object]:

@@ -7,7 +7,6 @@ it, and every byte that is handed on was looked at: content rules here, digests 
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -25,9 +24,10 @@ from hwctl.stores.ktint8.manifest import Manifest
 from hwctl.stores.ktint8.roots import Kind, Root
 from hwctl.stores.ktint8.survey import matching
 from hwctl.stores.ktint8.tree import judge_root, judge_tree
+from hwctl.stores.ktint8.workbench import Workbench
 from hwctl.weights.amx import Kind as FileKind
 from hwctl.weights.amx import Piece, Projection
-from hwctl.weights.amx_content import STRETCH_BYTES, ContentCheck
+from hwctl.weights.amx_content import STRETCH_BYTES
 
 
 @contextmanager
@@ -87,7 +87,7 @@ class TreeSource:
         self.manifest = manifest
         self.identity = identity
         self._root_fd = root_fd
-        self._local = threading.local()
+        self._bench = Workbench()
         self._rules = content.rules_available()
 
     def matrix(self, layer: int, expert: int, projection: Projection) -> Iterator[Piece]:
@@ -108,7 +108,7 @@ class TreeSource:
     ) -> Iterator[Piece]:
         geometry = self.manifest.geometry
         rows, columns = geometry.shape(projection)
-        check = self._checker() if self._rules else None
+        check = self._bench.check() if self._rules else None
         stretch = check.start(rows, columns) if check else STRETCH_BYTES
         found: tuple[Finding, ...] = ()
         for kind in FileKind:
@@ -132,7 +132,7 @@ class TreeSource:
             fd, _st = open_regular(name, dir_fd=part_fd)
             try:
                 for offset in range(0, size, stretch):
-                    data = self._buffer(stretch)[: min(stretch, size - offset)]
+                    data = self._bench.buffer(stretch)[: min(stretch, size - offset)]
                     filled = 0
                     while filled < len(data):
                         count = os.preadv(fd, [data[filled:]], offset + filled)
@@ -164,15 +164,3 @@ class TreeSource:
         ]
         if findings:
             raise unsound(self.path, findings)
-
-    def _buffer(self, size: int) -> memoryview:
-        held = getattr(self._local, "buffer", None)
-        if not isinstance(held, memoryview) or len(held) < size:
-            held = self._local.buffer = memoryview(bytearray(size))
-        return held
-
-    def _checker(self) -> ContentCheck:
-        held = getattr(self._local, "check", None)
-        if not isinstance(held, ContentCheck):
-            held = self._local.check = ContentCheck()
-        return held
