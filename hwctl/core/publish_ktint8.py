@@ -34,7 +34,8 @@ from hwctl.stores.ktint8.staging_root import begin
 from hwctl.weights.amx import Geometry, Piece, Projection
 from hwctl.weights.checkpoint import open_checkpoint
 from hwctl.weights.int8 import one_thread
-from hwctl.weights.moe.convert import Converter, workers_within
+from hwctl.weights.moe.convert import Converter
+from hwctl.weights.moe.crew import crew_of
 from hwctl.weights.moe.plan import MoePlan, plan_conversion
 from hwctl.weights.tensor_reader import TensorReader
 
@@ -122,19 +123,20 @@ def from_checkpoint(plan: MoePlan, target: Target, work: Work) -> Publication:
     """
     require_torch()
     order = _order(target, plan.geometry, plan.layers, source_of(plan))
-    work = replace(work, jobs=workers_within(plan, work.jobs))
+    crew = crew_of(plan, work.jobs)
+    work = replace(work, jobs=crew.workers)
     with TensorReader(plan.checkpoint) as tensors, one_thread():
-        return _publish(order, target, _converting(plan, tensors), work)
+        return _publish(order, target, _converting(plan, tensors, crew.block), work)
 
 
-def _converting(plan: MoePlan, tensors: TensorReader) -> PieceMaker:
+def _converting(plan: MoePlan, tensors: TensorReader, block: int) -> PieceMaker:
     """A conversion in which every worker has its own buffers."""
     local = threading.local()
 
     def make(layer: int, expert: int, projection: Projection) -> Iterator[Piece]:
         converter = getattr(local, "converter", None)
         if not isinstance(converter, Converter):
-            converter = local.converter = Converter(plan, tensors)
+            converter = local.converter = Converter(plan, tensors, block)
         yield from converter.matrix(layer, expert, projection)
 
     return make

@@ -30,6 +30,9 @@ FIRST_SCALED = 0x03FE
 FIRST_INDIFFERENT = 0x0480
 """From this row maximum on (2^-118) a subnormal element rounds to code 0 anyway, flushed or not."""
 
+PRODUCTS = 1 << 18
+"""Elements at a time as fp32, which are gone over four times: so many stay in a core's L2 cache."""
+
 (ONE_127TH,) = struct.unpack("<f", struct.pack("<I", 0x3C010204))
 
 
@@ -88,10 +91,11 @@ class Quantiser:
         if empty is not None:
             scales.masked_fill_(empty, 0.0)
             inverses.masked_fill_(empty, 0.0)
-        products = self._products.tensor(torch.float32, rows, columns)
-        products.copy_(block)
-        products.mul_(inverses.unsqueeze(1)).round_()
-        codes.copy_(products)
+        step = max(1, PRODUCTS // columns)
+        for first in range(0, rows, step):
+            part, out = block[first : first + step], codes[first : first + step]
+            products = self._products.tensor(torch.float32, *part.shape).copy_(part)
+            out.copy_(products.mul_(inverses[first : first + step].unsqueeze(1)).round_())
 
 
 def _flushed(patterns: torch.Tensor, magnitudes: torch.Tensor) -> torch.Tensor:

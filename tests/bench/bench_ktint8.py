@@ -37,6 +37,7 @@ from hwctl.core.publish_ktint8 import Target, Work, from_checkpoint, plan_checkp
 from hwctl.weights.amx import Piece
 from hwctl.weights.int8 import one_thread
 from hwctl.weights.moe.convert import Converter
+from hwctl.weights.moe.crew import crew_of
 from hwctl.weights.moe.plan import MoePlan
 from hwctl.weights.tensor_reader import TensorReader
 
@@ -99,11 +100,12 @@ def convert(plan: MoePlan, folder: Path) -> None:
     """All pieces into files, and nothing else: no digest, no manifest, no sync."""
     folder.mkdir()
     local = threading.local()
+    crew = crew_of(plan, THREADS)
 
     def work(unit: tuple[int, int]) -> None:
         layer, expert = unit
         if not hasattr(local, "converter"):
-            local.converter = Converter(plan, tensors)
+            local.converter = Converter(plan, tensors, crew.block)
         files: dict[str, int] = {}
         for piece in local.converter.expert(layer, expert):
             name = f"{layer}-{expert}-{piece.part}-{piece.projection}-{piece.kind}"
@@ -113,7 +115,7 @@ def convert(plan: MoePlan, folder: Path) -> None:
         for fd in files.values():
             os.close(fd)
 
-    with TensorReader(plan.checkpoint) as tensors, one_thread(), ThreadPoolExecutor(THREADS) as pool:
+    with TensorReader(plan.checkpoint) as tensors, one_thread(), ThreadPoolExecutor(crew.workers) as pool:
         list(pool.map(work, [(layer, e) for layer in plan.layers for e in range(plan.geometry.experts)]))
 
 

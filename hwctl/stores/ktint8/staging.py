@@ -11,7 +11,9 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from hwctl.errors import NoRoom, from_os_error
@@ -29,6 +31,8 @@ from hwctl.stores.ktint8.tree import Plan, judge_layer
 from hwctl.weights.amx import Geometry
 
 _PAGE = 4096
+_BATCH = 8
+"""Files that a worker reserves in one go: few enough that a single layer keeps all workers busy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +88,7 @@ class Staging:
         for name in set(os.listdir(self.root_fd)) - kept:
             remove_tree(self.root_fd, name)
         self._write_lease(self._progress())
-        self._reserve()
+        self._reserve(workers)
 
     def _digests_of(self, layer: int, workers: int) -> tuple[bytes, ...] | None:
         """The digests of a layer's files as they are now, None when it is not exactly what it should be."""
@@ -101,7 +105,7 @@ class Staging:
             digests |= read.digests
         return tuple(digests[slot] for slot in range(geometry.layer_files))
 
-    def _reserve(self) -> None:
+    def _reserve(self, workers: int) -> None:
         """Take the room for all that is still to be made, before the first byte is computed (PUB-03)."""
         geometry, layers = self.order.geometry, len(self.missing)
         files = layout.part_files(geometry).values()
@@ -111,7 +115,7 @@ class Staging:
         space.require(self.path, need, inodes, what=what)
         try:
             for layer in self.missing:
-                self._reserve_layer(layout.partial_layer_dir(layer))
+                self._reserve_layer(layout.partial_layer_dir(layer), workers)
         except OSError as exc:
             failure = from_os_error(exc, what, self.path)
             if isinstance(failure, NoRoom):
@@ -119,15 +123,18 @@ class Staging:
                 space.require(self.path, need, inodes, what=what)
             raise failure from exc
 
-    def _reserve_layer(self, name: str) -> None:
+    def _reserve_layer(self, name: str, workers: int) -> None:
+        """Several at once: tmpfs takes every page as it is reserved, which is a tenth of all the work."""
         folder_mode, file_mode = (0o755, 0o644) if self.order.shared else (0o700, 0o600)
+        files = tuple(layout.part_files(self.order.geometry).values())
+        batches = [files[at : at + _BATCH] for at in range(0, len(files), _BATCH)]
         os.mkdir(name, folder_mode, dir_fd=self.root_fd)
         with opened_dir(name, dir_fd=self.root_fd) as layer_fd:
             for part in map(layout.part_dir, range(self.order.geometry.parts)):
                 os.mkdir(part, folder_mode, dir_fd=layer_fd)
-                with opened_dir(part, dir_fd=layer_fd) as part_fd:
-                    for file in layout.part_files(self.order.geometry).values():
-                        _reserve_file(part_fd, file.name, file.size, file_mode)
+                # The workers end before the folder is closed, and after a failure begin no further batch.
+                with opened_dir(part, dir_fd=layer_fd) as part_fd, ThreadPoolExecutor(workers) as pool:
+                    list(pool.map(partial(_reserve_files, part_fd, file_mode), batches))
 
     def layer(self, layer: int) -> LayerWriter:
         """The writer of a reserved layer."""
@@ -183,13 +190,14 @@ class Staging:
         self.close()
 
 
-def _reserve_file(part_fd: int, name: str, size: int, mode: int) -> None:
+def _reserve_files(part_fd: int, mode: int, files: Sequence[layout.PartFile]) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    fd = os.open(name, flags, mode, dir_fd=part_fd)
-    try:
-        space.reserve(fd, size)
-    finally:
-        os.close(fd)
+    for file in files:
+        fd = os.open(file.name, flags, mode, dir_fd=part_fd)
+        try:
+            space.reserve(fd, file.size)
+        finally:
+            os.close(fd)
 
 
 def layer_digest(digests: Sequence[bytes]) -> str:

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from hwctl.errors import Damaged, Finding
-from hwctl.weights.amx import ROW_BLOCK, SCALE_BYTES, Kind, Piece, Projection, pack
+from hwctl.weights.amx import SCALE_BYTES, Kind, Piece, Projection, pack
 from hwctl.weights.int8 import NotFinite, Quantiser
 from hwctl.weights.moe.matrix import Matrix
 from hwctl.weights.moe.plan import MoePlan
-from hwctl.weights.moe.rows import BLOCK_ELEMENTS, STRIPE_ELEMENTS, RowReader
+from hwctl.weights.moe.rows import RowReader
 from hwctl.weights.scratch import Scratch
 from hwctl.weights.tensor_reader import TensorReader
 
@@ -22,36 +22,16 @@ if TYPE_CHECKING:
     import torch
 
 
-MEMORY_LIMIT = 112 << 20
-"""Bytes that the buffers of all workers of a conversion may come to."""
-
-_BYTES_PER_ELEMENT = 16
-"""Of a block, in all buffers together: stored, bf16, magnitudes, products, codes and packed codes."""
-
-
-def worker_bytes(plan: MoePlan) -> int:
-    """Upper bound of what one Converter's buffers come to."""
-    geometry = plan.geometry
-    widest = max(geometry.hidden, geometry.intermediate)
-    block = max(BLOCK_ELEMENTS, ROW_BLOCK * widest) * _BYTES_PER_ELEMENT
-    stripe = 2 * min(STRIPE_ELEMENTS, geometry.hidden * geometry.intermediate) if plan.transposes else 0
-    return block + stripe + geometry.parts * geometry.hidden * SCALE_BYTES
-
-
-def workers_within(plan: MoePlan, jobs: int) -> int:
-    """How many of ``jobs`` workers the memory limit allows, at least one."""
-    return max(1, min(jobs, MEMORY_LIMIT // worker_bytes(plan)))
-
-
 class Converter:
-    """Converts experts of one plan, in buffers made once and used again (``worker_bytes``).
+    """Converts experts of one plan, in buffers made once and used again.
 
-    One per thread; ``tensors`` may be shared. Run it inside ``int8.one_thread()``.
+    One per thread; ``tensors`` may be shared. ``block`` is the elements it takes at a time, as a ``Crew``
+    has it. Run it inside ``int8.one_thread()``.
     """
 
-    def __init__(self, plan: MoePlan, tensors: TensorReader) -> None:
+    def __init__(self, plan: MoePlan, tensors: TensorReader, block: int) -> None:
         self._plan = plan
-        self._rows = RowReader(tensors)
+        self._rows = RowReader(tensors, block)
         self._quantiser = Quantiser()
         self._codes, self._packed, self._scales = Scratch(), Scratch(), Scratch()
 

@@ -20,8 +20,6 @@ from hwctl.weights.tensor_reader import TensorReader
 if TYPE_CHECKING:
     import torch
 
-BLOCK_ELEMENTS = 1 << 18
-"""Small enough that a block's buffers stay in a core's L2 cache, large enough that calls cost little."""
 STRIPE_ELEMENTS = 1 << 22
 """What is kept of a slab in one reading; the slab is read again for every stripe."""
 READ_ROWS = 128
@@ -30,8 +28,10 @@ READ_ROWS = 128
 class RowReader:
     """Reads matrices through one TensorReader. Blocks lie in reused buffers; one reader per thread."""
 
-    def __init__(self, tensors: TensorReader) -> None:
+    def __init__(self, tensors: TensorReader, block: int) -> None:
+        """``block`` is the most elements of a block, unless 64 rows are more."""
         self._tensors = tensors
+        self._block = block
         self._raw, self._plain, self._wide = Scratch(), Scratch(), Scratch()
         self._stripe, self._kept, self._turned = Scratch(), Scratch(), Scratch()
         self._scales: tuple[str, int, torch.Tensor] | None = None
@@ -42,7 +42,7 @@ class RowReader:
         No block reaches over a multiple of ``cut``, itself a multiple of 64. A block is valid until the next
         one. Raises Refused when a file changed, IoFailed for its disk.
         """
-        step = max(1, BLOCK_ELEMENTS // matrix.columns // ROW_BLOCK) * ROW_BLOCK
+        step = max(1, self._block // matrix.columns // ROW_BLOCK) * ROW_BLOCK
         if not matrix.transposed:
             for row, count in _spans(0, matrix.rows, step, cut):
                 yield row, self._slab_rows(matrix, matrix.origin[0] + row, count)

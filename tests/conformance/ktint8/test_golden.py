@@ -22,6 +22,7 @@ from hwctl.errors import Damaged, HwctlError, Unsupported, Usage
 from hwctl.weights.amx_content import ContentCheck
 from hwctl.weights.checkpoint import open_checkpoint
 from hwctl.weights.moe.convert import Converter
+from hwctl.weights.moe.crew import crew_of
 from hwctl.weights.moe.plan import plan_conversion
 from hwctl.weights.tensor_reader import TensorReader
 
@@ -41,7 +42,7 @@ def convert(folder: Path, parts: int) -> dict[str, bytes]:
     plan = plan_conversion(open_checkpoint(folder), parts)
     files: dict[str, bytearray] = {}
     with TensorReader(plan.checkpoint) as tensors:
-        converter = Converter(plan, tensors)
+        converter = Converter(plan, tensors, crew_of(plan, 1).block)
         for layer in plan.layers:
             for expert in range(plan.geometry.experts):
                 for piece in converter.expert(layer, expert):

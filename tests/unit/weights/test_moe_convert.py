@@ -15,7 +15,8 @@ from hwctl.weights.amx import Kind, Projection
 from hwctl.weights.checkpoint import Checkpoint
 from hwctl.weights.int8 import Quantiser
 from hwctl.weights.moe import rows
-from hwctl.weights.moe.convert import MEMORY_LIMIT, Converter, worker_bytes, workers_within
+from hwctl.weights.moe.convert import Converter
+from hwctl.weights.moe.crew import LARGEST_BLOCK, MEMORY_LIMIT, SMALLEST_BLOCK, Crew, crew_of
 from hwctl.weights.moe.plan import MoePlan, plan_conversion
 from hwctl.weights.tensor_reader import TensorReader
 
@@ -64,10 +65,10 @@ def expected(plain: dict[tuple[int, Projection], torch.Tensor], parts: int) -> F
     return files
 
 
-def convert(plan: MoePlan) -> Files:
+def convert(plan: MoePlan, block: int = LARGEST_BLOCK) -> Files:
     files: dict[tuple[int, int, Projection, Kind], bytearray] = {}
     with TensorReader(plan.checkpoint) as tensors:
-        converter = Converter(plan, tensors)
+        converter = Converter(plan, tensors, block)
         for expert in range(plan.geometry.experts):
             for piece in converter.expert(0, expert):
                 file = files.setdefault((expert, piece.part, piece.projection, piece.kind), bytearray())
@@ -101,11 +102,10 @@ def test_fused(
     write_moe: WriteMoe, monkeypatch: pytest.MonkeyPatch, input_first: bool, parts: int, stripe: int
 ) -> None:
     monkeypatch.setattr(rows, "STRIPE_ELEMENTS", stripe)
-    monkeypatch.setattr(rows, "BLOCK_ELEMENTS", 1 << 14)
     plain = matrices()
     config = CONFIG | {"model_type": "qwen3_vl_moe" if input_first else "qwen3_5_moe"}
     checkpoint = write_moe(config, fused(plain, input_first=input_first))
-    assert convert(plan_conversion(checkpoint, parts)) == expected(plain, parts)
+    assert convert(plan_conversion(checkpoint, parts), 1 << 14) == expected(plain, parts)
 
 
 def quantised_fp8(
@@ -210,8 +210,15 @@ def test_a_source_that_changes(write_moe: WriteMoe) -> None:
         convert(plan)
 
 
-def test_memory_bounds_the_number_of_workers(write_moe: WriteMoe) -> None:
+def test_memory_bounds_the_workers_and_their_blocks(write_moe: WriteMoe) -> None:
+    """Few workers take large blocks, many take small ones, and never more of them than memory allows."""
     plan = plan_conversion(write_moe(CONFIG, single(matrices())), 1)
-    assert worker_bytes(plan) < 8 << 20
-    assert workers_within(plan, 2) == 2
-    assert workers_within(plan, 1000) * worker_bytes(plan) <= MEMORY_LIMIT
+    assert crew_of(plan, 2) == Crew(2, LARGEST_BLOCK)
+    blocks = [crew_of(plan, jobs).block for jobs in range(1, 40)]
+    assert blocks == sorted(blocks, reverse=True)
+    many = crew_of(plan, 1000)
+    assert SMALLEST_BLOCK <= many.block < 2 * SMALLEST_BLOCK and many.workers > 20
+    for jobs in (1, 3, 8, 20, 1000):
+        crew = crew_of(plan, jobs)
+        assert crew.workers <= jobs
+        assert crew.workers * crew.block * 12 <= MEMORY_LIMIT
