@@ -38,8 +38,10 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
+import typer.main
 
 from hwctl.cli import consume, evict, exec, inspect, publish, quarantine, reclaim_stale, verify
+from hwctl.cli.grammar import Verb, verb_of
 from hwctl.cli.help import App
 from hwctl.errors import Usage
 
@@ -52,6 +54,11 @@ def build() -> typer.Typer:
     for verb in _VERBS:
         verb.register(app)
     return app
+
+
+def tree() -> Verb:
+    """The whole of hwctl as data."""
+    return verb_of(typer.main.get_command(build()), ("hwctl",))
 
 
 def root(

@@ -93,15 +93,6 @@ class Verb:
             yield from verb.walk()
 
 
-def tree() -> Verb:
-    """The whole of hwctl."""
-    import typer.main
-
-    from hwctl.cli.app import build
-
-    return verb_of(typer.main.get_command(build()), ("hwctl",))
-
-
 def verb_of(command: Any, path: tuple[str, ...]) -> Verb:
     """A Typer command as data."""
     paragraphs = [

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hwctl.cli import completions, manpages
-from hwctl.cli.grammar import tree
+from hwctl.cli.app import tree
 
 
 def files() -> Mapping[str, str]:

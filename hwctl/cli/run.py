@@ -43,7 +43,7 @@ def run(argv: list[str]) -> int:
 
 def _command_in(argv: list[str]) -> str:
     """``hwctl publish ktint8``: the words that name a command, whatever options stand between them."""
-    from hwctl.cli.grammar import tree
+    from hwctl.cli.app import tree
 
     verb = tree()
     for word in argv:

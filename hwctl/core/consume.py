@@ -15,11 +15,11 @@ from pathlib import Path
 from hwctl.core.ktint8_dequantised import write_layer
 from hwctl.errors import NotFound, Refused, Unsupported, from_os_error
 from hwctl.stores.base import Advance, Removed, silent
-from hwctl.stores.ktint8 import content
 from hwctl.stores.ktint8.consume import ConsumableTree
 from hwctl.stores.ktint8.guard import Deferred
 from hwctl.stores.ktint8.layout import layer_dir
 from hwctl.stores.ktint8.opening import Opening, open_tree
+from hwctl.weights.torch_here import torch_loads
 
 HandOver = Callable[[ConsumableTree, int], Path | None]
 """Takes a layer's data over; the file it made, if it made one. The layer is deleted after it returns."""
@@ -97,7 +97,7 @@ def dequantised(folder: Path, work: Work) -> HandOver:
 
     Raises Unsupported without torch.
     """
-    if not content.rules_available():
+    if not torch_loads():
         raise Unsupported("dequantising needs torch, which cannot be loaded here")
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -22,7 +22,7 @@ from hwctl.fs import space
 from hwctl.fs.locks import Deadline
 from hwctl.fs.paths import opened_dir
 from hwctl.stores.base import Advance, silent
-from hwctl.stores.ktint8 import content, layout
+from hwctl.stores.ktint8 import layout
 from hwctl.stores.ktint8.adoption import Adoption, publish_staging
 from hwctl.stores.ktint8.copying import TreeSource, opened_source
 from hwctl.stores.ktint8.documents import read_manifest
@@ -38,6 +38,7 @@ from hwctl.weights.moe.convert import Converter
 from hwctl.weights.moe.crew import crew_of
 from hwctl.weights.moe.plan import MoePlan, plan_conversion
 from hwctl.weights.tensor_reader import TensorReader
+from hwctl.weights.torch_here import torch_loads
 
 
 class Outcome(enum.StrEnum):
@@ -106,7 +107,7 @@ class Publication:
 
 def require_torch() -> None:
     """Raise Unsupported unless torch can be loaded: bytes that nobody can look at are not published."""
-    if not content.rules_available():
+    if not torch_loads():
         raise Unsupported("publishing a kt-int8 tree needs torch, which cannot be loaded here")
 
 

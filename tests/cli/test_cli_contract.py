@@ -20,7 +20,8 @@ import make_pageweights
 import pytest
 import run_hwctl
 
-from hwctl.cli.grammar import Verb, tree
+from hwctl.cli.app import tree
+from hwctl.cli.grammar import Verb
 
 Run = Callable[..., run_hwctl.Run]
 LEAVES = [verb for verb in tree().walk() if not verb.verbs]

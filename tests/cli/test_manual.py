@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import hwctl
-from hwctl.cli.grammar import tree
+from hwctl.cli.app import tree
 from hwctl.cli.manual import files
 
 ROOT = Path(hwctl.__file__).parent.parent

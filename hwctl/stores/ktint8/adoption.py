@@ -28,6 +28,7 @@ from hwctl.stores.ktint8.publish import Published, publish, require_free
 from hwctl.stores.ktint8.staging import layer_digest
 from hwctl.stores.ktint8.tree import Plan, drop, judge_root, judge_tree, own_temporaries
 from hwctl.weights.amx import Geometry
+from hwctl.weights.torch_here import torch_loads
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +163,7 @@ def _digests(
     by_layer: dict[int, dict[int, bytes]] = {layer: {} for layer in plan.whole}
     findings: list[Finding] = []
     for batch in content.read_tree(
-        root_fd, plan.geometry, plan.whole, workers=adoption.workers, rules=content.rules_available()
+        root_fd, plan.geometry, plan.whole, workers=adoption.workers, rules=torch_loads()
     ):
         adoption.advance(batch.batch.size)
         findings += batch.findings

@@ -26,6 +26,7 @@ from hwctl.stores.ktint8.manifest import SCHEMA_UNKNOWN, Manifest, Schema
 from hwctl.stores.ktint8.roots import Kind, Root
 from hwctl.stores.ktint8.survey import matching
 from hwctl.stores.ktint8.tree import Plan, judge_root, judge_tree
+from hwctl.weights.torch_here import torch_loads
 
 
 def check(artifact: Artifact, level: Level, options: CheckOptions) -> Report:
@@ -139,7 +140,7 @@ class _Check:
                 yield finding
 
     def _bytes(self, plan: Plan, manifest: Manifest | None) -> Iterator[Finding]:
-        rules = content.rules_available()
+        rules = torch_loads()
         self.content = Content.CHECKED if rules else Content.NOT_CHECKED
         known = {layer.index: layer.digests for layer in manifest.layers} if manifest else {}
         options = self._options

@@ -23,6 +23,7 @@ from hwctl.stores.ktint8.listing import LayerRecord, LayerState
 from hwctl.stores.ktint8.manifest import Manifest, Schema
 from hwctl.stores.ktint8.manifest_text import Rewriter
 from hwctl.stores.ktint8.tree import judge_layer
+from hwctl.weights.torch_here import torch_loads
 
 
 class ConsumableTree:
@@ -70,7 +71,7 @@ class ConsumableTree:
         findings: list[Finding] = []
         total = 0
         for read in content.read_tree(
-            self.root_fd, plan.geometry, wanted, workers=workers, rules=content.rules_available()
+            self.root_fd, plan.geometry, wanted, workers=workers, rules=torch_loads()
         ):
             total += read.batch.size
             findings += read.findings

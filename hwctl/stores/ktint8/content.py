@@ -66,16 +66,6 @@ class ReadBatch:
     findings: tuple[Finding, ...]
 
 
-def rules_available() -> bool:
-    """Whether the content rules can be looked at: they need torch."""
-    try:
-        # Whoever looks at the rules needs it anyway; one that is there and cannot be loaded does not count.
-        import torch  # noqa: F401
-    except ImportError:
-        return False
-    return True
-
-
 def batches(geometry: Geometry, layers: Sequence[int]) -> Iterator[Batch]:
     """The whole work, layer by layer and part by part."""
     files = tuple(layout.part_files(geometry).values())

@@ -17,7 +17,7 @@ from hwctl.fs.digest import ShortRead
 from hwctl.fs.locks import Deadline, Mode, acquire_dir
 from hwctl.fs.paths import open_dir, open_regular, opened_dir
 from hwctl.fs.walk import inode_of
-from hwctl.stores.ktint8 import content, layout, roots
+from hwctl.stores.ktint8 import layout, roots
 from hwctl.stores.ktint8.checks import half_consumed, plan_of, require_known_schema, unsound
 from hwctl.stores.ktint8.documents import read_manifest
 from hwctl.stores.ktint8.manifest import Manifest
@@ -28,6 +28,7 @@ from hwctl.stores.ktint8.workbench import Workbench
 from hwctl.weights.amx import Kind as FileKind
 from hwctl.weights.amx import Piece, Projection
 from hwctl.weights.amx_content import STRETCH_BYTES
+from hwctl.weights.torch_here import torch_loads
 
 
 @contextmanager
@@ -88,7 +89,7 @@ class TreeSource:
         self.identity = identity
         self._root_fd = root_fd
         self._bench = Workbench()
-        self._rules = content.rules_available()
+        self._rules = torch_loads()
 
     def matrix(self, layer: int, expert: int, projection: Projection) -> Iterator[Piece]:
         """Every piece of both files of a matrix in every part.

@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 
+from hwctl.weights.torch_here import torch_loads
+
 FiniteTest = Callable[[memoryview], bool]
 """Told a writable block of whole elements, says whether all of them are finite. May be empty."""
 
@@ -35,10 +37,9 @@ def finite_test(code: str) -> FiniteTest | None:
     """
     if code in _NO_NONFINITE:
         return _always
-    try:
-        import torch  # all that computes no tensors works without (DEP-02)
-    except ImportError:
+    if not torch_loads():
         return None
+    import torch
 
     if code == "F8_E5M2":
         return lambda block: all(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from hwctl.cli.grammar import Entry, _sections, tree
+from hwctl.cli.app import tree
+from hwctl.cli.grammar import Entry, _sections
 from hwctl.cli.help import page
 
 COMMON = {"--json", "--quiet", "--verbose", "--color", "--family", "--help"}

@@ -15,7 +15,7 @@ from hwctl.errors import Busy, NotFound, Unsupported
 from hwctl.fs.locks import Deadline, Mode, acquire_dir
 from hwctl.fs.pace import TimedOut
 from hwctl.stores.base import Artifact, CheckOptions, Content, Level, Report, State
-from hwctl.stores.ktint8 import content
+from hwctl.stores.ktint8 import checks
 from hwctl.stores.ktint8.expect import Expectation, ranges
 from hwctl.stores.ktint8.store import open_store, recognise
 
@@ -87,7 +87,7 @@ def test_content_rules_without_digests(base: Path, file: str, data: bytes, code:
 def test_without_torch_the_digests_are_checked_all_the_same(
     base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(content, "rules_available", lambda: False)
+    monkeypatch.setattr(checks, "torch_loads", lambda: False)
     root = ktroot.persistent(base)
     report = check(root)
     assert report.valid
