@@ -8,6 +8,8 @@ import json
 import os
 import socket
 import stat
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -335,3 +337,22 @@ def test_without_trust_write_bits_do_not_matter(root: StoreRoot, artifact: Path)
     identity = identity_at(artifact)
     assert seek(look_at_root(root.path, trusted=False), identity).outcome is Outcome.HIT
     assert seek(look_at_root(root.path), identity).outcome is Outcome.INVALID
+
+
+def test_the_librarys_word_is_heard_without_a_framework(tmp_path: Path) -> None:
+    """safetensors judges a header before it loads what the tensors are wanted in; that order is relied on."""
+    script = (
+        "import os, sys\n"
+        "from hwctl.stores.hostweights.payload_checks import _confirm\n"
+        "for path in sys.argv[1:]:\n"
+        "    print([found.code for found in _confirm(os.open(path, os.O_RDONLY), 'file')])\n"
+        "print({'numpy', 'torch'} & set(sys.modules))\n"
+    )
+    good = (
+        Path(__file__).parents[2] / "data" / "tiny-llama" / "model-00001-of-00002.safetensors"
+    ).read_bytes()
+    paths = [tmp_path / "good", tmp_path / "cut"]
+    for path, data in zip(paths, (good, good[:-1]), strict=True):
+        path.write_bytes(data)
+    run = subprocess.run([sys.executable, "-c", script, *paths], capture_output=True, text=True)
+    assert run.stdout.splitlines() == ["[]", "['container-refused']", "set()"], run.stderr
