@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from hwctl.cli import params
+from hwctl.cli import params, text
 from hwctl.cli.answer import Answer
 from hwctl.cli.verdicts import Tally, missing_verdict
 from hwctl.cli.wishes import Wishes
@@ -19,19 +19,21 @@ from hwctl.fs.locks import Deadline
 from hwctl.stores import locate
 from hwctl.stores.base import CheckOptions, Family, Level, State
 
+LIST_LIMIT = 64 << 20
+"""Bytes of a list of paths: a million of them fit, and a device that never ends does not fill the memory."""
+
 
 def listed(source: str | None, null: bool) -> list[Path]:
     """The paths in a list, as bytes: names need not be UTF-8. Empty lines are passed over."""
     if source is None:
         return []
     try:
-        if source == "-":
-            with os.fdopen(os.dup(0), "rb") as file:
-                data = file.read()
-        else:
-            data = Path(source).read_bytes()
+        with os.fdopen(os.dup(0), "rb") if source == "-" else open(source, "rb") as file:
+            data = file.read(LIST_LIMIT + 1)
     except OSError as exc:
         raise Usage(f"cannot read the list of paths {source}: {exc.strerror or exc}") from exc
+    if len(data) > LIST_LIMIT:
+        raise Usage(f"the list of paths {source} is longer than {text.size(LIST_LIMIT)}")
     if not null and b"\0" in data:
         raise Usage(f"the list of paths {source} holds NUL bytes; a list separated by them needs -0")
     return [Path(os.fsdecode(name)) for name in data.split(b"\0" if null else b"\n") if name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Callable
@@ -29,6 +30,9 @@ class Scene:
         (folder / "page.html").write_text("<!DOCTYPE html><html>log in</html>")
         (folder / "bad.json").write_text("{")
         (folder / "half.json").write_text("{}")
+        self.later = make_hostweights.make_store(folder / "later")
+        make_hostweights.make_artifact(self.later, 0)
+        self.policy_of_a_later_version()
         self.tree = make_ktint8.make_ready(folder, "some-run")
         self.checkpoint("whole", lambda path: None)
         self.checkpoint("missing", Path.unlink)
@@ -36,6 +40,12 @@ class Scene:
         self.checkpoint("cut", lambda path: os.truncate(path, path.stat().st_size - 1))
         self.checkpoint("login", lambda path: path.write_text("<html>log in</html>") and None)
         self.checkpoint("dangling", lambda path: (path.unlink(), path.symlink_to("../blobs/gone"))[1])
+
+    def policy_of_a_later_version(self) -> None:
+        """As vLLM-Omni writes it after 0.30.0, which refuses it."""
+        path = self.later / "domain-policy.json"
+        policy = json.loads(path.read_bytes()) | {"schema_version": 2, "build_admission": "serialized"}
+        path.write_bytes(make_hostweights.canonical(policy))
 
     def checkpoint(self, name: str, spoil: Callable[[Path], None]) -> None:
         shutil.copytree(TINY, self.folder / name)
@@ -69,6 +79,7 @@ MISTAKES: list[tuple[str, tuple[str, ...], int, str]] = [
     ("a bare gigabyte", ("verify", "@store", "--rate", "5G"), 2, "write 5GiB (2^30) or 5GB (10^9)"),
     ("zero jobs", ("verify", "@store", "--jobs", "0"), 2, "at least 1"),
     ("a list that is not there", ("verify", "--paths-from", "@gone"), 2, "cannot read the list"),
+    ("a list without an end", ("verify", "--paths-from", "/dev/zero", "-0"), 2, "longer than 64.0 MiB"),
     ("an identity that is no JSON", ("verify", "@store", "--identity", "@bad.json"), 2, "bad.json"),
     ("half an identity", ("verify", "@store", "--identity", "@half.json"), 2, "lacks the field"),
     ("a model for a host store", ("verify", "@store", "--expect", "layers=3"), 2, "kt-int8 tree"),
@@ -98,10 +109,19 @@ MISTAKES: list[tuple[str, tuple[str, ...], int, str]] = [
     ),
     ("other limits", (*PUBLISH, "@whole", "--max-store-size", "1GiB"), 12, "set once, at creation"),
     ("a short run id", (*KTINT8, "x", "--from", "@whole"), 2, "6 to 128 letters"),
+    ("a later version's store", ("verify", "@later"), 13, "schema 2 is not known here"),
+    ("eviction from one", ("evict", "@later", "--all", "-y"), 13, "schema 2 is not known here"),
+    (
+        "publishing into one",
+        (*PUBLISH[:3], "@later", "--from", "@whole"),
+        13,
+        "later/domain-policy.json: schema",
+    ),
     ("a dense model", (*KTINT8, "job-000001", "--from", "@whole"), 13, "model family llama"),
     ("half an authority", ("publish", "pageweights", "--page", "@file", "--cache", "@c"), 2, "--authority"),
     ("no limit for evict", ("evict", "@store"), 2, "--max-size"),
     ("a budget of zero", ("evict", "@store", "--max-size", "0"), 2, "zero is refused"),
+    ("more free than there is", ("evict", "@store", "--min-free", "9999TiB", "-y"), 2, "has"),
     ("evict without a yes", ("evict", "@artifact"), 12, "--yes"),
     ("no reason", ("quarantine", "@artifact", "-y"), 2, "--reason"),
     ("a whole store set aside", ("quarantine", "@store", "--reason", "x", "-y"), 12, "name an entry"),

@@ -93,7 +93,6 @@ def _examine_open(fd: int, subject: Subject, level: Level, options: CheckOptions
         return
     with collector_paused():
         _read_documents(fd, subject, seen)
-    seen.events += judging.judge_schemas(seen.ready, seen.manifest)
     if seen.manifest is None:
         return
     seen.events += judging.judge_names(names, seen.manifest.files)
@@ -114,7 +113,7 @@ def _examine_open(fd: int, subject: Subject, level: Level, options: CheckOptions
 
 
 def _read_documents(fd: int, subject: Subject, seen: Examination) -> None:
-    """Checks 9 and 10: both files first as JSON, then their fields."""
+    """Checks 9 to 11: both files first as JSON, then their fields, then what they say of themselves."""
     ready = _read_document(fd, READY, canonical.parse, subject, seen)
     manifest = _read_document(fd, MANIFEST, read_text, subject, seen)
     if ready is not None:
@@ -126,6 +125,8 @@ def _read_documents(fd: int, subject: Subject, seen: Examination) -> None:
         seen.manifest = parse_manifest(manifest.value, problems, manifest.entries)
         seen.manifest_sha256 = manifest.sha256
         seen.events += problems.found
+    documents = [(name, read.value) for name, read in ((READY, ready), (MANIFEST, manifest)) if read]
+    seen.events += judging.judge_schemas(documents, seen.ready)
 
 
 def _read_document(

@@ -11,14 +11,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hwctl.stores.hostweights import canonical
-from hwctl.stores.hostweights.fields import Problems, kind, section, text
+from hwctl.stores.hostweights.fields import (
+    SCHEMA,
+    UNSUPPORTED_SCHEMA,
+    Problems,
+    kind,
+    other_schema,
+    section,
+    text,
+)
 from hwctl.stores.hostweights.layout import DOMAIN, POLICY
 
 SCOPES = ("node", "numa")
 CLASSES = ("disk", "tmpfs")
 BACKEND = "local_filesystem"
 EVICTION = "none"
-SCHEMA = 1
 
 _DOMAIN = frozenset(
     {
@@ -133,6 +140,12 @@ def _document(data: bytes, names: frozenset[str], problems: Problems) -> Mapping
         parsed = canonical.parse(data)
     except canonical.BadDocument as exc:
         problems.found.append(exc.finding(problems.file))
+        return None
+    version = other_schema(parsed.value)
+    if version is not None:
+        # A later vLLM-Omni adds a field to the policy and says 2: no damage, and the fields say nothing here.
+        words = f"schema {version} is not known here, {SCHEMA} is: a later version made this store"
+        problems.add(UNSUPPORTED_SCHEMA, words, expected=SCHEMA, actual=version)
         return None
     return section(parsed.value, "", names, problems)
 

@@ -12,6 +12,10 @@ from dataclasses import dataclass, field
 
 from hwctl.errors import Finding
 
+SCHEMA = 1
+"""Of every document of this family."""
+UNSUPPORTED_SCHEMA = "unsupported-schema"
+"""The finding for a document of another version: whoever meets it cannot judge what it belongs to."""
 SHA256_HEX = re.compile(r"[0-9a-f]{64}")
 
 
@@ -24,6 +28,12 @@ class Problems:
 
     def add(self, code: str, message: str, *, expected: object = None, actual: object = None) -> None:
         self.found.append(Finding(code, f"{self.file}: {message}", self.file, expected, actual))
+
+
+def other_schema(value: object) -> int | None:
+    """The number of a schema that is not known here, None for the known one and for what is no number."""
+    version = value.get("schema_version") if isinstance(value, dict) else None
+    return version if type(version) is int and version > SCHEMA else None
 
 
 def section(

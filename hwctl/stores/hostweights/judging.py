@@ -13,11 +13,11 @@ from os import stat_result
 
 from hwctl.errors import Finding
 from hwctl.fs.paths import kind_of
+from hwctl.stores.hostweights.fields import SCHEMA, UNSUPPORTED_SCHEMA, other_schema
 from hwctl.stores.hostweights.identity import Identity, first_difference
 from hwctl.stores.hostweights.layout import MANIFEST, READY, STICKY, WRITE_BITS
 from hwctl.stores.hostweights.records import (
     INTEGRITY_MODE,
-    SCHEMA,
     FileEntry,
     Manifest,
     Ready,
@@ -71,13 +71,14 @@ def judge_regular(st: stat_result, file: str) -> list[Finding]:
     return []
 
 
-def judge_schemas(ready: Ready | None, manifest: Manifest | None) -> list[Finding]:
-    """Check 11."""
+def judge_schemas(documents: Iterable[tuple[str, object]], ready: Ready | None) -> list[Finding]:
+    """Check 11, of the documents as parsed: fields that are not known belong to a schema that is not, too."""
     found: list[Finding] = []
-    for file, record in ((READY, ready), (MANIFEST, manifest)):
-        if record is not None and record.schema_version != SCHEMA:
-            message = f"{file} has schema {record.schema_version}, known is {SCHEMA}"
-            found.append(Finding("unsupported-schema", message, file, SCHEMA, record.schema_version))
+    for file, value in documents:
+        version = other_schema(value)
+        if version is not None:
+            message = f"{file} has schema {version}, known is {SCHEMA}"
+            found.append(Finding(UNSUPPORTED_SCHEMA, message, file, SCHEMA, version))
     if ready is not None and ready.integrity_mode != INTEGRITY_MODE:
         message = f"{READY} has the integrity mode {ready.integrity_mode[:80]!r}"
         found.append(Finding("integrity-mode", message, READY, INTEGRITY_MODE, ready.integrity_mode[:80]))

@@ -14,14 +14,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from hwctl.errors import Busy, Finding, HwctlError, IoFailed, Refused, from_os_error
+from hwctl.errors import Busy, Finding, HwctlError, IoFailed, Refused, Unsupported, from_os_error
 from hwctl.fs.atomic import replace_document
 from hwctl.fs.locks import Deadline, Mode, acquire
 from hwctl.fs.mounts import mount_of, storage_class
 from hwctl.fs.paths import NotRegular, TooLarge, opened_dir, read_document
 from hwctl.stores.hostweights import canonical
 from hwctl.stores.hostweights.domain import Capacity, Domain, new_domain, parse_domain, parse_policy
-from hwctl.stores.hostweights.fields import Problems
+from hwctl.stores.hostweights.fields import UNSUPPORTED_SCHEMA, Problems
 from hwctl.stores.hostweights.layout import (
     DIRECTORY_MODE,
     DOMAIN,
@@ -156,7 +156,8 @@ def _settle_policy(fd: int, root: Path, wanted: Wanted) -> Capacity:
 def _recorded(
     fd: int, root: Path, name: str, parse: Callable[[bytes, str], tuple[_T | None, Problems]]
 ) -> _T | None:
-    """What a document records, None when there is none; Refused when it is damaged."""
+    """What a document records, None when there is none; Refused when it is damaged, Unsupported when it is of
+    a later schema."""
     try:
         os.stat(name, dir_fd=fd, follow_symlinks=False)
     except FileNotFoundError:
@@ -176,11 +177,11 @@ def _recorded(
 
 
 def _damaged(path: Path, findings: tuple[Finding, ...]) -> HwctlError:
-    message = f"{path.parent}: {findings[0].message}"
+    kind = Unsupported if findings[0].code == UNSUPPORTED_SCHEMA else Refused
+    message = f"{path.parent}/{findings[0].message}"
     details: dict[str, object] = {"findings": [finding.message for finding in findings]}
-    return coded(
-        Refused(message, path=path, details=details), Stage.CONFIGURATION, Code.DOMAIN_POLICY_MISMATCH
-    )
+    error = kind(message, path=path, details=details)
+    return coded(error, Stage.CONFIGURATION, Code.DOMAIN_POLICY_MISMATCH)
 
 
 def _mismatch(path: Path, name: str, wish: object, recorded: object) -> HwctlError:

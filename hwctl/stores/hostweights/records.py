@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from hwctl.stores.hostweights import canonical
+from hwctl.stores.hostweights.fields import SCHEMA
 from hwctl.stores.hostweights.identity import Identity
 
-SCHEMA = 1
 INTEGRITY_MODE = "full_checksum"
 TENSOR_KINDS = frozenset({"parameter", "buffer"})
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from hwctl.errors import NotFound, Refused, from_os_error
+from hwctl.errors import NotFound, Refused, Unsupported, from_os_error
 from hwctl.fs.locks import Deadline, Mode, acquire
 from hwctl.fs.openfiles import RecentOpenFiles
 from hwctl.fs.paths import opened_dir, read_document
@@ -134,7 +134,7 @@ class HostWeightStore:
         """
         spot = self._spot(artifact)
         if mode is Mode.EXCLUSIVE:
-            self._require_owner(artifact)
+            self._require_ours(artifact)
         if spot.place is Place.ROOT:
             return self._lease_documents(mode, deadline)
         if spot.key is None:
@@ -162,7 +162,7 @@ class HostWeightStore:
         spot = self._spot(artifact)
         if spot.place is not Place.ARTIFACT or spot.key is None:
             return False
-        self._require_owner(artifact)
+        self._require_ours(artifact)
         with _told(artifact.path):
             try:
                 deny.write_marker(self._root, spot.key, _MARKED_BY, reason, reason)
@@ -179,13 +179,13 @@ class HostWeightStore:
                 os.utime(leases.lock_path(self._root, spot.key), follow_symlinks=False)
 
     def set_aside(self, artifact: Artifact, reason: str) -> Artifact:
-        self._require_owner(artifact)
+        self._require_ours(artifact)
         with _told(artifact.path):
             return self._entry(removal.set_aside(self._root, self._spot(artifact), artifact, reason))
 
     def restore(self, artifact: Artifact) -> Artifact:
         """Soundness was checked by the caller, with ``restoring``."""
-        self._require_owner(artifact)
+        self._require_ours(artifact)
         with _told(artifact.path):
             return self._entry(removal.restore(self._root, self._spot(artifact), artifact))
 
@@ -200,7 +200,7 @@ class HostWeightStore:
         return None
 
     def remove(self, artifact: Artifact) -> Removed:
-        self._require_owner(artifact)
+        self._require_ours(artifact)
         with _told(artifact.path):
             deleted = removal.remove(self._root, self._spot(artifact), artifact, self._open_files)
         return Removed(deleted.files, deleted.bytes_freed, deleted.still_mapped)
@@ -232,8 +232,12 @@ class HostWeightStore:
             raise NotFound("vanished while it was moved", path=spot.path(self._root.path))
         return found
 
-    def _require_owner(self, artifact: Artifact) -> None:
-        """A file that root leaves in another user's store is one the store's own programs cannot handle."""
+    def _require_ours(self, artifact: Artifact) -> None:
+        """Nothing is changed in a store whose schema may have rules that are not known here, nor in another
+        user's, where a file that root leaves is one the store's own programs cannot handle."""
+        later = self._root.later_schema
+        if later is not None:
+            raise Unsupported(later.message, path=artifact.path)
         if os.geteuid() != self._root.owner_uid:
             raise Refused(
                 f"{self._root.path} belongs to uid {self._root.owner_uid}, the caller is uid {os.geteuid()}",

@@ -18,7 +18,7 @@ from hwctl.fs.mounts import mount_of, storage_class
 from hwctl.fs.paths import open_dir, opened_dir, read_document
 from hwctl.stores.hostweights.domain import Capacity, Domain, parse_domain, parse_policy
 from hwctl.stores.hostweights.events import Event, of_file
-from hwctl.stores.hostweights.fields import Problems
+from hwctl.stores.hostweights.fields import UNSUPPORTED_SCHEMA, Problems
 from hwctl.stores.hostweights.layout import DOMAIN, METADATA_LIMIT, OTHERS_WRITE, POLICY, SUBDIRECTORIES
 
 _T = TypeVar("_T")
@@ -46,6 +46,11 @@ class StoreRoot:
     def trusted_uid(self) -> int | None:
         """The uid everything has to belong to, None when that is not looked at."""
         return self.owner_uid if self.trusted else None
+
+    @property
+    def later_schema(self) -> Finding | None:
+        """What says that a later version made this store, None where none does."""
+        return next((found for found in self.problems if found.code == UNSUPPORTED_SCHEMA), None)
 
     @contextmanager
     def folder(self, name: str) -> Iterator[int]:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from hwctl.errors import Busy, Finding, HwctlError, NoRoom, Refused
 from hwctl.stores.base import Lease
+from hwctl.stores.hostweights.fields import UNSUPPORTED_SCHEMA
 
 
 class Outcome(enum.StrEnum):
@@ -88,7 +89,7 @@ class Lookup:
 _DENIED = frozenset({"denied", "invalidated"})
 _INCOMPATIBLE = frozenset(
     {
-        "unsupported-schema",
+        UNSUPPORTED_SCHEMA,
         "integrity-mode",
         "wrong-key",
         "wrong-identity",
