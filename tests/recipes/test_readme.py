@@ -36,14 +36,17 @@ def test_the_five_commands_run(place: Place) -> None:
 
 
 def test_the_first_run_does_the_main_job(place: Place) -> None:
-    (install, tests) = unnamed_blocks("Start")
+    (install, tests, path) = unnamed_blocks("Start")
     assert install.endswith("&& sh tests/first_run .venv/bin/hwctl\n")
     assert tests == "sh tests/run\n"
+    completed = place.run(f"cd {ROOT} && bash -c '{path.strip()} && complete -p hwctl'")
+    assert (completed.returncode, "hwctl" in completed.stdout) == (0, True), completed
     script, hwctl = ROOT / "tests" / "first_run", place.folder / "bin" / "hwctl"
     done = place.run(f"TMPDIR={place.folder} sh {script} {hwctl}", timeout=120)
     assert done.returncode == 0, done
     assert "all valid" in done.stdout
     assert done.stdout.splitlines()[-1].startswith(str(place.folder))
+    assert not list(place.folder.glob("tmp.*"))
 
 
 @pytest.fixture(scope="module")

@@ -80,6 +80,9 @@ def test_the_init_container_stops_a_pod_on_damage(place: Place) -> None:
     assert subprocess.run(command, env=place.environment, capture_output=True, check=False).returncode == 0
     place.damage()
     assert subprocess.run(command, env=place.environment, capture_output=True, check=False).returncode == 65
+    place.artifacts[0].rename(place.folder / "gone")
+    hurried = ["1s" if word == "30min" else word for word in command]
+    assert subprocess.run(hurried, env=place.environment, capture_output=True, check=False).returncode == 10
 
 
 def test_the_container_serves_under_a_lease(place: Place) -> None:
@@ -124,6 +127,9 @@ def test_the_wrapper_holds_what_it_runs_on(place: Place) -> None:
     done = place.run(place.recipe("job-wrapper"))
     assert done.stdout.splitlines()[-1] == "evict 11, --port 8000", done
     assert place.artifacts[0].exists()
+    assert place.run("hwctl evict --all -y " + str(place.store)).returncode == 0
+    done = place.run(place.recipe("job-wrapper"))
+    assert done.returncode not in (0, 127) and "serving" not in done.stdout, "nothing to run on"
 
 
 def test_the_prolog_tells_damage_from_busy(place: Place) -> None:
