@@ -23,7 +23,7 @@ _Paths = Annotated[
     list[Path] | None,
     typer.Argument(
         metavar="PATH",
-        parser=units.path,
+        parser=units.operand,
         help="Stores, artifacts or safetensors files; default HWCTL_ROOTS, else what is in /dev/shm.",
         show_default=False,
     ),

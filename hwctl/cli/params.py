@@ -19,10 +19,10 @@ __all__ = ["Colors", "Family", "Level"]
 
 Paths = Annotated[
     list[Path],
-    typer.Argument(metavar="PATH", parser=units.path, help="Stores or artifacts.", show_default=False),
+    typer.Argument(metavar="PATH", parser=units.operand, help="Stores or artifacts.", show_default=False),
 ]
 OnePath = Annotated[
-    Path, typer.Argument(metavar="PATH", parser=units.path, help="An artifact.", show_default=False)
+    Path, typer.Argument(metavar="PATH", parser=units.operand, help="An artifact.", show_default=False)
 ]
 
 # Common to every command.

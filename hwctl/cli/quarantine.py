@@ -43,7 +43,10 @@ _Restore = Annotated[
 _MaybePaths = Annotated[
     list[Path] | None,
     typer.Argument(
-        metavar="[PATH]...", parser=units.path, show_default=False, help="Artifacts; stores with --restore."
+        metavar="[PATH]...",
+        parser=units.operand,
+        show_default=False,
+        help="Artifacts; stores with --restore.",
     ),
 ]
 

@@ -27,7 +27,7 @@ _Paths = Annotated[
     list[Path] | None,
     typer.Argument(
         metavar="[ROOT|PATH]...",
-        parser=units.path,
+        parser=units.operand,
         show_default=False,
         help="Stores to sweep, or entries; default HWCTL_ROOTS, else /dev/shm and the stores in it.",
     ),

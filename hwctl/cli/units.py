@@ -6,6 +6,7 @@ a negative number, NaN and rubbish are refused everywhere.
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from decimal import Decimal
@@ -28,6 +29,10 @@ _LONGEST = Decimal(100 * 366 * 86400)
 _NUMBER = re.compile(r"([0-9]{1,19}(?:\.[0-9]{1,30})?)\s?(.*)", re.ASCII | re.DOTALL)
 _TERM = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)([A-Za-zµ]*)\s*", re.ASCII)
 _SPAN = re.compile(r"([0-9]{1,9})(?:(-)([0-9]{1,9})?)?", re.ASCII)
+_LONE_UNIT = re.compile(
+    r"%|[kmgtpe]i?b?|b(ytes?)?|[kmgtpe]i?b/s|s(ec(onds?)?)?|min(utes?)?|h(ours?|rs?)?|d(ays?)?|w(eeks?)?",
+    re.ASCII | re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +173,16 @@ def path(text: str) -> Path:
     if not text:
         raise typer.BadParameter("an empty path")
     return Path(text)
+
+
+def operand(text: str) -> Path:
+    """A PATH that is no option's value. ``--max-size 10 KiB`` would otherwise mean ten bytes and a path."""
+    if _LONE_UNIT.fullmatch(text) and not os.path.lexists(text):
+        raise typer.BadParameter(
+            f"{text!r} is a unit and no path that exists; write a number and its unit in one word, as in"
+            " 10KiB or 2d"
+        )
+    return path(text)
 
 
 def word(text: str) -> str:

@@ -21,7 +21,7 @@ EXAMPLES = """
 
 _Paths = Annotated[
     list[Path] | None,
-    typer.Argument(metavar="PATH", parser=units.path, help="Stores or artifacts.", show_default=False),
+    typer.Argument(metavar="PATH", parser=units.operand, help="Stores or artifacts.", show_default=False),
 ]
 _PathsFrom = Annotated[
     str | None,

@@ -119,6 +119,8 @@ MISTAKES: list[tuple[str, tuple[str, ...], int, str]] = [
     ),
     ("a dense model", (*KTINT8, "job-000001", "--from", "@whole"), 13, "model family llama"),
     ("half an authority", ("publish", "pageweights", "--page", "@file", "--cache", "@c"), 2, "--authority"),
+    ("a size in two words", ("evict", "@store", "--max-size", "10", "KiB", "-y"), 2, "'KiB' is a unit"),
+    ("a time in two words", ("inspect", "@store", "2", "d"), 2, "'d' is a unit"),
     ("no limit for evict", ("evict", "@store"), 2, "--max-size"),
     ("a budget of zero", ("evict", "@store", "--max-size", "0"), 2, "zero is refused"),
     ("more free than there is", ("evict", "@store", "--min-free", "9999TiB", "-y"), 2, "has"),
@@ -146,6 +148,12 @@ def test_one_line_says_what_is_wrong(scene: Scene, words: tuple[str, ...], statu
     assert "Traceback" not in run.err
     if status not in (0, 12, 65):
         assert len(run.err.splitlines()) <= 1, run.err
+
+
+def test_a_size_in_two_words_evicts_nothing(scene: Scene) -> None:
+    run = hwctl_("evict", scene.store, "--max-size", "10", "KiB", "-y")
+    assert (run.status, run.out) == (2, "")
+    assert scene.artifact.is_dir()
 
 
 FAILING = [m for m in MISTAKES if m[2] not in (0, 65) and m[1][0] not in ("publish", "exec")]

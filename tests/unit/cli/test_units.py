@@ -166,3 +166,17 @@ def test_plain_values() -> None:
     assert units.index("0") == 0
     assert units.path("/a b") == Path("/a b")
     assert units.word("why") == "why"
+
+
+@pytest.mark.parametrize(
+    "word", ["KiB", "kib", "KB", "MB", "GiB", "g", "%", "d", "h", "min", "weeks", "MiB/s"]
+)
+def test_a_unit_on_its_own_is_no_path(word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(typer.BadParameter, match="in one word"):
+        units.operand(word)
+    assert units.operand(f"./{word}") == Path(word)
+    if "/" not in word:
+        (tmp_path / word).touch()
+        assert units.operand(word) == Path(word)
+    assert units.operand("kt-int8-d") == Path("kt-int8-d")
