@@ -1,13 +1,15 @@
 """Host weight stores beside vLLM-Omni's own library: publish, verify, many tensors, a store with a limit.
 
-Usage: python tests/bench/bench_hostweights.py [FOLDER] [part ...]. FOLDER should lie in memory; parts are
-publish, verify, tensors, limit and memory, by default all. Both are called as libraries on the same tensors,
-the identity given. Rounds are interleaved, since a shared machine is never the same twice, and medians of
-five are compared. Ends with 1 when a floor is missed.
+    python tests/bench/bench_hostweights.py [--mib N] [--rounds N] [FOLDER] [PART …]
+
+FOLDER should lie in memory; parts are publish, verify, tensors, limit and memory, by default all. Both are
+called as libraries on the same tensors, the identity given. Rounds are interleaved, since a shared machine is
+never the same twice, and medians are compared. Ends with 1 when a floor is missed.
 """
 
 from __future__ import annotations
 
+import argparse
 import gc
 import hashlib
 import os
@@ -42,12 +44,22 @@ from hwctl.stores.hostweights.tensors import TensorSpec  # noqa: E402
 from hwctl.stores.hostweights.verdict import Outcome  # noqa: E402
 from hwctl.stores.hostweights.writer import ArtifactWriter  # noqa: E402
 
-ROUNDS = 5
 GiB = 1 << 30
 MiB = 1 << 20
 WORKERS = 2
 
 Files = dict[str, dict[str, torch.Tensor]]
+
+
+@dataclass
+class Extent:
+    """How much is done: ``size`` bytes of weights, and how often."""
+
+    size: int = GiB
+    rounds: int = 5
+
+
+EXTENT = Extent()
 
 
 @dataclass(frozen=True)
@@ -84,7 +96,7 @@ def timed(call: Callable[[], object]) -> float:
 def medians(**calls: Callable[[], float]) -> dict[str, float]:
     """Each call once a round, in turn; the median of what they return."""
     times: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(ROUNDS):
+    for _ in range(EXTENT.rounds):
         for name, call in calls.items():
             times[name].append(call())
     return {name: statistics.median(found) for name, found in times.items()}
@@ -102,9 +114,9 @@ def fresh(folder: Path) -> Iterator[Path]:
         shutil.rmtree(path)
 
 
-def make_files(count: int, tensors: int = 64, size: int = GiB) -> Files:
+def make_files(count: int, tensors: int = 64, size: int = 0) -> Files:
     """bf16 tensors of ``size`` bytes in all, spread evenly over ``count`` files in name order."""
-    rows = size // tensors // 2 // 1024
+    rows = (size or EXTENT.size) // tensors // 2 // 1024
     files: Files = {}
     for number in range(tensors):
         name = f"model-{number * count // tensors + 1:05d}-of-{count:05d}.safetensors"
@@ -187,7 +199,9 @@ def _publishing(folder: Path, count: int, factor: float) -> Floor:
         hwctl=lambda: once(lambda root: publish(root, files, "p")),
     )
     best = min(found["ordered"], found["unordered"])
-    return Floor(f"publish 1 GiB, 64 tensors, {count} file(s)", factor, best, found["hwctl"], GiB)
+    size = EXTENT.size
+    name = f"publish {size // MiB} MiB, 64 tensors, {count} file(s)"
+    return Floor(name, factor, best, found["hwctl"], size)
 
 
 def bench_verify(folder: Path) -> Iterator[object]:
@@ -208,8 +222,9 @@ def _verifying(folder: Path, kind: str, count: int, factor: float) -> Iterator[o
             memory=lambda: timed(lambda: in_memory(files)),
             hwctl=lambda: timed(lambda: look_up(root, "v", Level.FULL)),
         )
-    name = f"verify in full 1 GiB, {count} file(s), {kind}"
-    yield Floor(name, factor, found["peer"], found["hwctl"], GiB)
+    size = EXTENT.size
+    name = f"verify in full {size // MiB} MiB, {count} file(s), {kind}"
+    yield Floor(name, factor, found["peer"], found["hwctl"], size)
     if count == 1:
         return
     if kind in MEMORY:
@@ -217,7 +232,7 @@ def _verifying(folder: Path, kind: str, count: int, factor: float) -> Iterator[o
         # them, so there is no floor here, only the number.
         yield f"  beside two threads over memory: {found['memory'] / found['hwctl']:.2f}x"
     else:
-        yield Floor("  beside two threads over memory", 0.85, found["memory"], found["hwctl"], GiB, "them")
+        yield Floor("  beside two threads over memory", 0.85, found["memory"], found["hwctl"], size, "them")
 
 
 def bench_tensors(folder: Path) -> Iterator[Floor]:
@@ -242,7 +257,7 @@ def bench_limit(folder: Path) -> Iterator[Floor]:
         open_root(root, Wanted(capacity=Capacity(max_store_bytes=limit)))
         for number in range(3000):
             (root / "quarantine" / f"{number}").write_bytes(b"x")
-        rounds = iter(range(2 * ROUNDS))
+        rounds = iter(range(2 * EXTENT.rounds))
         found = medians(
             peer=lambda: timed(
                 lambda: peer.publish(root, files, f"l{next(rounds)}", ordered=True, limit=limit)
@@ -320,8 +335,14 @@ PARTS: dict[str, Callable[[Path], Iterator[object]]] = {
 
 
 def main() -> int:
-    folder = Path(sys.argv[1] if len(sys.argv) > 1 else "/dev/shm")
-    parts = sys.argv[2:] or list(PARTS)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", nargs="?", type=Path, default=Path("/dev/shm"))
+    parser.add_argument("parts", nargs="*", default=list(PARTS), metavar="PART")
+    parser.add_argument("--mib", type=int, default=1024, help="weights to publish and verify")
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args()
+    folder, parts = options.folder, options.parts
+    EXTENT.size, EXTENT.rounds = options.mib * MiB, options.rounds
     if parts[0].startswith("peak-"):
         print(peak(folder, parts[0].removeprefix("peak-")))
         return 0

@@ -1,7 +1,9 @@
 """How long reclaim-stale, evict and inspect take, and how that grows with the store.
 
-Run it as a script: ``python tests/bench/bench_lifecycle.py [--folder DIR] [--only NAME...]``. Every number is
-a whole process's, the best of a few; ``rm -rf`` of the same tree is what deleting can be measured against.
+    python tests/bench/bench_lifecycle.py [--folder DIR] [--only NAME …] [--counts N …]
+
+Every number is a whole process's, the best of a few; ``rm -rf`` of the same tree is what deleting can be
+measured against.
 The figures worth keeping: reclaiming one tree of 180,000 files takes at most twice the time of ``rm -rf``,
 and planning grows in step with the entries.
 """
@@ -15,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "makers"))
@@ -102,17 +104,17 @@ def deleting(folder: Path, fill: Callable[[Path], object]) -> tuple[float, float
     return min(ours), min(theirs)
 
 
-def grown(make: Callable[[int], object]) -> Iterator[int]:
+def grown(make: Callable[[int], object], counts: Sequence[int]) -> Iterator[int]:
     """Grow a store step by step, yielding the count at each."""
     made = 0
-    for count in COUNTS:
+    for count in counts:
         for number in range(made, count):
             make(number)
         made = count
         yield count
 
 
-def bench_reclaim(folder: Path, started: float) -> None:
+def bench_reclaim(folder: Path, started: float, _counts: Sequence[int]) -> None:
     ours, theirs = deleting(folder, small_trees)
     print(f"reclaim-stale, {TREES} trees of 7 files: {ours:.2f} s, rm -rf {theirs:.2f} s")
     ours, theirs = deleting(folder, lambda base: big_tree(base, "large-1"))
@@ -123,7 +125,7 @@ def bench_reclaim(folder: Path, started: float) -> None:
     )
 
 
-def bench_growth(folder: Path, started: float) -> None:
+def bench_growth(folder: Path, started: float, counts: Sequence[int]) -> None:
     cache, store = folder / "cache", folder / "store"
     make_pageweights.make_store(cache)
     make_hostweights.make_store(store)
@@ -132,7 +134,7 @@ def bench_growth(folder: Path, started: float) -> None:
         "artifacts": (store, lambda number: make_hostweights.make_artifact(store, number, 16)),
     }
     for what, (root, make) in makers.items():
-        for count in grown(make):
+        for count in grown(make, counts):
             plan = best(lambda root=root: seconds("evict", root, "--keep", "1", "-n", "-q")) - started
             look = best(lambda root=root: seconds("inspect", root, "-q")) - started
             print(
@@ -148,13 +150,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, help="where to make the stores; default: the temporary folder")
     parser.add_argument("--only", nargs="+", choices=sorted(BENCHES), default=sorted(BENCHES))
+    parser.add_argument("--counts", nargs="+", type=int, default=COUNTS, help="entries of a growing store")
     given = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="hwctl-bench-", dir=given.folder))
     try:
         started = best(lambda: seconds("evict", "--help"))
         print(f"on {make_hostweights.fs_type(folder)}, start-up alone {started:.2f} s")
         for name in given.only:
-            BENCHES[name](folder, started)
+            BENCHES[name](folder, started, given.counts)
     finally:
         subprocess.run(["chmod", "-R", "u+w", str(folder)], check=True)
         shutil.rmtree(folder)
