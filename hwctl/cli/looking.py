@@ -76,7 +76,7 @@ def _missing(answer: Answer, path: Path, error: HwctlError) -> None:
     """A PATH that cannot be shown is a row all the same, and its status is the run's."""
     answer.fail(error)
     state = State.ABSENT if isinstance(error, NotFound) else State.UNREADABLE
-    answer.result({**missing_fields(path, state), "error": error_object(error)})
+    answer.result({**missing_fields(path, state), "model": None, "error": error_object(error)})
     answer.record(*views.missing_record(path, state, error.message), problem=True)
 
 

@@ -17,7 +17,7 @@ def row_fields(row: Row) -> dict[str, object]:
     stale = None
     if staleness is not None:
         stale = {"verdict": staleness.death.value, "evidence": list(staleness.evidence)}
-    return {**artifact_fields(row.artifact), "stale": stale, "error": None}
+    return {**artifact_fields(row.artifact), "model": row.model, "stale": stale, "error": None}
 
 
 def store_fields(view: View) -> dict[str, object]:
@@ -57,6 +57,7 @@ def file_fields(view: FileView, state: State, tensors: Sequence[TensorEntry]) ->
         "metadata": None if header is None else dict(header.metadata),
         "tensor_count": None if header is None else len(header.tensors),
         "tensors": None if header is None else _tensors(tensors),
+        "model": None,
         "stale": None,
         "error": None,
     }

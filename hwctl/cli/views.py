@@ -113,6 +113,7 @@ class Report:
         self, store: Store, rows: Sequence[Row], on_terminal: bool, extra: Mapping[str, object] | None = None
     ) -> None:
         answer = self._answer
+        rows = core.with_models(store, rows)
         for row in rows:
             self._states[row.artifact.state] += 1
             self._stale += row.stale
@@ -186,11 +187,12 @@ def record(row: Row) -> Sequence[Piece]:
         str(leases.exclusive),
         str(artifact.path),
         remark(row),
+        row.model or "-",
     )
 
 
 def missing_record(path: Path, state: State, message: str) -> Sequence[Piece]:
-    return (text.state(state), "-", "-", "0", "0", "-", "0", "0", str(path), message)
+    return (text.state(state), "-", "-", "0", "0", "-", "0", "0", str(path), message, "-")
 
 
 def remark(row: Row) -> str:

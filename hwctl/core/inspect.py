@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import stat
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -30,10 +30,14 @@ DAMAGED_STATES = frozenset({State.DAMAGED, State.INCOMPLETE, State.DENIED})
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One entry; ``staleness`` where it could be the leftover of a dead producer, None elsewhere."""
+    """One entry; ``staleness`` where it could be the leftover of a dead producer, None elsewhere.
+
+    ``model`` is what the entry was made of, once ``with_models`` has asked, where its documents tell.
+    """
 
     artifact: Artifact
     staleness: Staleness | None = None
+    model: str | None = None
 
     @property
     def stale(self) -> bool:
@@ -126,6 +130,11 @@ def view(store: Store) -> View:
     return View(
         store, rows, size, budget, space.room(store.root), mount_of(store.root), freeable, tuple(warnings)
     )
+
+
+def with_models(store: Store, rows: Iterable[Row]) -> list[Row]:
+    """The rows that are to be shown, with their models: documents of rows that are not are left alone."""
+    return [replace(row, model=store.model(row.artifact)) for row in rows]
 
 
 def row_of(store: Store, artifact: Artifact) -> Row:

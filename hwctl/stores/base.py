@@ -255,6 +255,14 @@ class Store(Protocol):
         """
         ...
 
+    def model(self, artifact: Artifact) -> str | None:
+        """What an entry was made of, as its own documents name it; None where they do not, or are damaged.
+
+        For showing it to a person: nothing is judged, no payload is read, and of a long manifest only the
+        beginning. ``scan`` does not ask, so that only who shows it pays for it.
+        """
+        ...
+
     def scan(self, *, sizes: bool = True) -> Iterator[Artifact]:
         """Every entry, damaged and foreign ones too, sorted by key; no payload is read, no lock taken.
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import holders
+import make_hostweights
 import make_ktint8
 import make_pageweights
 import pytest
@@ -48,7 +49,7 @@ def test_rows_off_a_terminal_are_whole_records(hwctl: Run, base: Path, pages: Pa
     done = hwctl("inspect", base, pages)
     assert done.status == 0
     records = [line.split("\t") for line in done.out.splitlines()]
-    assert {len(record) for record in records} == {10}
+    assert {len(record) for record in records} == {11}
     assert [record[0] for record in records] == ["ready", "ready", "staging", "ready", "ready", "ready"]
     assert [record[1] for record in records] == sorted(record[1] for record in records)
     assert "stale:" in records[2][9]
@@ -100,6 +101,68 @@ def test_holders_are_seen_without_a_lock(hwctl: Run, base: Path) -> None:
         (row,) = hwctl("inspect", path, "--json").document["results"]
         assert row["leases"] == {"shared": 1, "exclusive": 0, "pids": [pid]}
         assert f"{pid}" not in hwctl("inspect", path, "-q").out
+
+
+def test_the_model_is_named_where_documents_know_it(
+    hwctl: Run, base: Path, pages: Path, weights: Path
+) -> None:
+    models = {row["key"]: row["model"] for row in hwctl("inspect", base, pages, weights, "--json").results}
+    assert models[make_hostweights.key_of(2)] == "org/model-2@r"
+    source = make_pageweights.sha256(b"source object")
+    assert models[make_pageweights.prefix_of(1)] == f"page 1 of {source}"
+    assert models["job-4711"] is None
+    lines = hwctl("inspect", base, weights).out.splitlines()
+    assert sorted(line.split("\t")[-1] for line in lines) == [
+        "-",
+        "-",
+        *(f"org/model-{n}@r" for n in range(3)),
+    ]
+
+
+def test_an_artifact_set_aside_keeps_its_model(hwctl: Run, weights: Path) -> None:
+    folder = weights / "artifacts" / make_hostweights.key_of(1)
+    assert hwctl("quarantine", folder, "--reason", "suspect", "--yes").status == 0
+    (row,) = hwctl("inspect", weights, "--state", "quarantined", "--json").results
+    assert row["model"] == "org/model-1@r"
+
+
+@pytest.mark.parametrize(
+    "manifest",
+    [
+        b"",
+        b"[]",
+        b'{"identity":{"source":{"model_id":"org/a"',
+        b'{"identity" {"source":{"model_id":"org/a","revision":"r"}}}',
+        b'{"identity":{"source":{"model_id":17,"revision":"r"}}}',
+        b'{"identity":["source"]}',
+        b'{"files":' + b"[" * 100_000,
+        b'{"identity":{"source":{"model_id":"\xff\xfe","revision":"r"}}}',
+        b'{"tensors":[' + b'{"dtype":"torch.float32"},' * 10_000,
+    ],
+)
+def test_a_damaged_manifest_names_no_model(hwctl: Run, weights: Path, manifest: bytes) -> None:
+    put_manifest(weights, 0, manifest)
+    rows = {row["key"]: row for row in hwctl("inspect", weights, "--json").results}
+    assert rows[make_hostweights.key_of(0)]["model"] is None
+    assert rows[make_hostweights.key_of(1)]["model"] == "org/model-1@r"
+
+
+def test_a_model_behind_megabytes_of_metadata(hwctl: Run, weights: Path) -> None:
+    """Real identities hold a line a tensor, and other encoders other blanks and orders of keys."""
+    odd = {"model_id": "org/\u2028\x1b[31m\u00e9", "revision": "", "metadata": ["x" * 80] * 40_000}
+    put_manifest(weights, 0, json.dumps({"zz": [1, {}], "identity": {"source": odd}}, indent=1).encode())
+    (row,) = hwctl("inspect", weights / "artifacts" / make_hostweights.key_of(0), "--json").results
+    assert row["model"] == odd["model_id"]
+    out = hwctl("inspect", weights).out
+    assert "\torg/\\u2028\\x1b[31m\u00e9\n" in out
+
+
+def put_manifest(root: Path, number: int, data: bytes) -> None:
+    folder = root / "artifacts" / make_hostweights.key_of(number)
+    folder.chmod(0o755)
+    (folder / "manifest.json").unlink()
+    (folder / "manifest.json").write_bytes(data)
+    folder.chmod(0o555)
 
 
 def test_the_documents_of_an_entry(hwctl: Run, base: Path, pages: Path) -> None:

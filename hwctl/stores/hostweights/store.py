@@ -41,6 +41,7 @@ from hwctl.stores.hostweights.layout import (
     Place,
     deny_name,
 )
+from hwctl.stores.hostweights.model_name import model_of
 from hwctl.stores.hostweights.places import Spot, spot_in
 from hwctl.stores.hostweights.store_root import StoreRoot, look_at_root
 from hwctl.stores.hostweights.survey import Survey
@@ -114,6 +115,9 @@ class HostWeightStore:
         if note is not None:
             found["note"] = note
         return found
+
+    def model(self, artifact: Artifact) -> str | None:
+        return None if self._spot(artifact).key is None else model_of(artifact.path)
 
     def scan(self, *, sizes: bool = True) -> Iterator[Artifact]:
         del sizes  # a handful of files an entry

@@ -103,6 +103,11 @@ class PageStore:
                         found[name] = read_document(name, dir_fd=root.fd, limit=DOCUMENT_LIMIT).data
         return found
 
+    def model(self, artifact: Artifact) -> str | None:
+        """The page and the digest of its source object, which is all that a locator knows of the model."""
+        page, source = artifact.detail.get("page_id"), artifact.detail.get("source_sha256")
+        return None if page is None or source is None else f"page {page} of {source}"
+
     def scan(self, *, sizes: bool = True) -> Iterator[Artifact]:
         del sizes  # a handful of files an entry
         with roots.opened(self._root) as root:

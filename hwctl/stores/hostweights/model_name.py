@@ -1,0 +1,98 @@
+"""The model that an artifact's manifest names, for looking at and not for judging.
+
+A manifest may list 20,000 tensors, and a store hold 10,000 manifests. In the canonical form the identity
+stands before the tensors, so only as much of the beginning is read as it takes to come to its end.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import os
+import re
+from pathlib import Path
+
+from hwctl.fs.paths import open_regular, opened_dir
+from hwctl.stores.hostweights.layout import MANIFEST
+
+_READS = (1 << 14, 1 << 20, 1 << 24)
+"""Bytes to read, then to have read, then to give up at: identities of real models run to megabytes."""
+
+_BLANK = re.compile(r"[ \t\r\n]*")
+_DECODER = json.JSONDecoder()
+
+
+def model_of(artifact: Path) -> str | None:
+    """``model_id@revision``; None where there is no manifest, or none that says so."""
+    try:
+        with opened_dir(artifact) as folder:
+            fd, st = open_regular(MANIFEST, dir_fd=folder)
+    except OSError:
+        return None
+    try:
+        return _model_in(fd, st.st_size)
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+
+
+def _model_in(fd: int, size: int) -> str | None:
+    data = b""
+    for limit in _READS:
+        data += os.pread(fd, limit - len(data), len(data))
+        try:
+            source = _source(_text(data))
+        except (ValueError, RecursionError):
+            source = None  # damaged, or it merely does not end here
+        if source is not None or len(data) < limit or len(data) >= size:
+            return _name(source)
+    return None
+
+
+def _text(data: bytes) -> str:
+    """As text, without the first bytes of a character that the end of the reading cut."""
+    return codecs.getincrementaldecoder("utf-8")().decode(data)
+
+
+def _source(text: str) -> object:
+    """``identity.source``; None when the text holds no such thing, ValueError when it ends before."""
+    identity = _member(text, "identity")
+    return identity.get("source") if isinstance(identity, dict) else None
+
+
+def _member(text: str, wanted: str) -> object:
+    """The value of one key of the object that a text begins with; what follows it is not looked at."""
+    at, mark = _after(text, 0)
+    if mark != "{":
+        return None
+    while mark in ("{", ","):
+        name, at = _DECODER.raw_decode(text, _skipped(text, at))
+        at, colon = _after(text, at)
+        if colon != ":":
+            return None
+        value, at = _DECODER.raw_decode(text, _skipped(text, at))
+        if name == wanted:
+            return value
+        at, mark = _after(text, at)
+    return None
+
+
+def _after(text: str, at: int) -> tuple[int, str]:
+    """The next character that is no blank, and where the one behind it stands."""
+    at = _skipped(text, at)
+    return at + 1, text[at : at + 1]
+
+
+def _skipped(text: str, at: int) -> int:
+    found = _BLANK.match(text, at)
+    return at if found is None else found.end()
+
+
+def _name(source: object) -> str | None:
+    if not isinstance(source, dict):
+        return None
+    model, revision = source.get("model_id"), source.get("revision")
+    if not isinstance(model, str) or not model:
+        return None
+    return f"{model}@{revision}" if isinstance(revision, str) and revision else model
