@@ -54,7 +54,11 @@ EXIT_STATUS = Section(
 ENVIRONMENT = Section(
     "Environment",
     (
-        Entry("HWCTL_ROOTS", "Stores, separated by colons, for commands that are given no PATH."),
+        Entry(
+            "HWCTL_ROOTS",
+            "Stores, separated by colons, for inspect, reclaim-stale and quarantine --restore without a PATH."
+            " All other commands need a PATH.",
+        ),
         Entry("HWCTL_JOBS", "Default of --jobs."),
         Entry("HWCTL_WAIT", "Default of --wait."),
         Entry(

@@ -10,6 +10,7 @@ import typer
 
 from hwctl.cli import environment, exits
 from hwctl.cli.document import dumps
+from hwctl.cli.hints import hinted
 from hwctl.cli.output import Output
 from hwctl.errors import HwctlError, Status, Usage
 
@@ -47,18 +48,24 @@ def _command_in(argv: list[str]) -> str:
 
     verb = tree()
     for word in argv:
-        verb = next((child for child in verb.verbs if child.path[-1] == word), verb)
+        if word.startswith("-"):
+            continue
+        below = next((child for child in verb.verbs if child.path[-1] == word), None)
+        if below is None:
+            break
+        verb = below
     return verb.name
 
 
 def _usage(output: Output, message: str, argv: list[str]) -> int:
+    command = _command_in(argv)
+    message = hinted(message, command)
     if output.json:
         output.err.raw(dumps(exits.error_object(Usage(message))))
     elif "\n" in message:
         # No command was given at all: the message is the help page.
         output.err.raw(message.encode("utf-8", "backslashreplace") + b"\n")
     else:
-        command = _command_in(argv)
         output.err.line(f"{command}: {message} (see {command} --help)")
     output.flush()
     return int(Status.USAGE)

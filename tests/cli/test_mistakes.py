@@ -66,6 +66,12 @@ PUBLISH = ("publish", "hostweights", "--store", "@store", "--from")
 KTINT8 = ("publish", "ktint8", "--base", "@empty", "--run-id")
 MISTAKES: list[tuple[str, tuple[str, ...], int, str]] = [
     ("a misspelt verb", ("verfy", "@store"), 2, "Did you mean 'verify'?"),
+    ("a lister's word", ("list",), 2, "hwctl inspect shows what is there"),
+    ("a remover's word", ("prune", "@store", "-y"), 2, "hwctl evict removes"),
+    ("help as a word", ("help", "verify"), 2, "hwctl COMMAND --help"),
+    ("version as a word", ("version",), 2, "hwctl --version"),
+    ("a publish of nothing", ("publish", "--from", "@whole", "--store", "@store"), 2, "hostweights, ktint8"),
+    ("a publish of a path", ("publish", "@whole", "@store"), 2, "hostweights, ktint8 or pageweights"),
     ("a misspelt option", ("verify", "@store", "--lvel", "full"), 2, "No such option: --lvel"),
     ("no path", ("verify",), 2, "missing PATH"),
     ("an empty path", ("verify", ""), 2, "an empty path"),
@@ -148,6 +154,15 @@ def test_one_line_says_what_is_wrong(scene: Scene, words: tuple[str, ...], statu
     assert "Traceback" not in run.err
     if status not in (0, 12, 65):
         assert len(run.err.splitlines()) <= 1, run.err
+
+
+@pytest.mark.parametrize("verb", ["verify", "evict"])
+@pytest.mark.parametrize("roots", ["", "@store"])
+def test_a_missing_path_is_not_taken_from_the_roots(scene: Scene, verb: str, roots: str) -> None:
+    run = hwctl_(verb, env={"HWCTL_ROOTS": scene.word(roots)})
+    assert run.status == 2
+    assert ("HWCTL_ROOTS" in run.err) == bool(roots)
+    assert len(run.err.splitlines()) == 1
 
 
 def test_a_size_in_two_words_evicts_nothing(scene: Scene) -> None:
