@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,6 +18,7 @@ from hwctl.stores.base import Family, State
 if TYPE_CHECKING:
     from hwctl.core.publish_hostweights import PublishResult
     from hwctl.core.publish_material import FormatMetadata, Naming
+    from hwctl.stores.base import Artifact
     from hwctl.stores.hostweights.opening import Wanted
 
 EXAMPLES = """
@@ -31,6 +33,14 @@ Examples:
 
 _WAIT_SECONDS = 600.0
 _FORMAT_METADATA_LIMIT = 16 << 20
+
+
+class Scope(StrEnum):
+    """What a store serves, as its domain document spells it."""
+
+    NODE = "node"
+    NUMA = "numa"
+
 
 _From = Annotated[
     Path,
@@ -48,7 +58,7 @@ _Store = Annotated[
         "--store",
         metavar="ROOT",
         parser=units.path,
-        help="The store; it is created when it is new.",
+        help="The store; it is created, mode 0700, when it is new.",
         show_default=False,
     ),
 ]
@@ -103,14 +113,8 @@ _Ordered = Annotated[
     bool, typer.Option("--ordered", help="Insist on writing every payload in one pass, in name order.")
 ]
 _Scope = Annotated[
-    str | None,
-    typer.Option(
-        "--scope",
-        metavar="node|numa",
-        parser=units.word,
-        show_default=False,
-        help="At creation: what a store serves.",
-    ),
+    Scope | None,
+    typer.Option("--scope", show_default=False, help="At creation: what a store serves."),
 ]
 _DomainId = Annotated[
     str | None,
@@ -186,9 +190,13 @@ def publish_hostweights(
 
     A checkpoint is read in full before anything is written: every shard that is missing, damaged or not
     what the index says is listed, and nothing is published. An artifact of another store is verified in full
-    and copied with its identity. An artifact that is there already is success; one that another process is
-    building is waited for (--wait, 10min unless given) and joined. Under the same identity other content is
-    refused.
+    and copied with its identity. An artifact that is there already is success: its documents and sizes are
+    checked, not its bytes. One that does not pass is moved to quarantine with a warning and published anew;
+    one that another process is building is waited for (--wait, 10min unless given) and joined. Under the
+    same identity other content is refused.
+
+    A store belongs to one user and is made with mode 0700, since vLLM-Omni refuses any other: publish as the
+    user that serves from it.
     """
     if family not in (None, Family.HOSTWEIGHTS):
         raise Usage("publish hostweights is of the family hostweights only")
@@ -196,8 +204,6 @@ def publish_hostweights(
         raise Usage("--trust-identity belongs to --identity")
     if identity is not None and (model_id or revision):
         raise Usage("--identity names the model already; --model-id and --revision are for a derived one")
-    if scope not in (None, "node", "numa"):
-        raise Usage(f"--scope is node or numa, not {scope!r}")
     with Answer(
         "publish hostweights", json=json, quiet=quiet, verbose=verbose, color=color, dry_run=dry_run
     ) as answer:
@@ -249,7 +255,7 @@ def _metadata(path: Path | None) -> FormatMetadata | None:
 
 
 def _wanted(
-    scope: str | None,
+    scope: Scope | None,
     domain_id: str | None,
     max_artifact: int | None,
     max_store: int | None,
@@ -262,7 +268,7 @@ def _wanted(
 
     named_any = any(limit is not None for limit in (max_artifact, max_store, min_free))
     return Wanted(
-        scope=scope,
+        scope=None if scope is None else scope.value,
         domain_id=domain_id,
         capacity=Capacity(max_artifact, max_store, min_free or 0) if named_any else None,
     )
@@ -271,9 +277,13 @@ def _wanted(
 def _tell(answer: Answer, result: PublishResult) -> None:
     for name in result.unused:
         answer.warn(f"{name} lies beside the index and is not named by it; it was left out")
+    if result.unsound is not None:
+        became = "will be set aside" if result.set_aside is None else f"was set aside: {result.set_aside}"
+        answer.warn(f"the artifact that was there was not sound ({result.unsound}) and {became}")
+    artifact = _artifact(result)
     answer.result(
         {
-            **_fields(result),
+            **artifact_fields(artifact),
             "outcome": result.outcome.value,
             "manifest_sha256": result.manifest_sha256,
             "tensors": result.tensors,
@@ -282,11 +292,19 @@ def _tell(answer: Answer, result: PublishResult) -> None:
     )
     answer.totals.update(bytes=result.bytes, files=result.files, tensors=result.tensors)
     answer.line(str(result.path))
-    words = f"{result.tensors} tensors, {text.size(result.bytes)} in {text.number(result.files, 'file')}"
-    answer.note(f"{result.outcome.value.replace('-', ' ')}: {words}")
+    answer.note(f"{text.looked_up(result.outcome.value)}: {_measure(result, artifact)}")
 
 
-def _fields(result: PublishResult) -> dict[str, object]:
+def _measure(result: PublishResult, artifact: Artifact) -> str:
+    """The size as inspect counts it, the two documents too; of a plan it is known of the tensors alone."""
+    size = text.size(artifact.bytes)
+    if artifact.state is State.ABSENT:
+        return f"{result.tensors} tensors of {size} in {text.number(result.files, 'payload')}"
+    return f"{result.tensors} tensors, {size} in {text.number(artifact.files, 'file')}"
+
+
+def _artifact(result: PublishResult) -> Artifact:
+    """The artifact as a scan sees it, or what it would be."""
     from hwctl.stores.base import Artifact
     from hwctl.stores.hostweights.store import open_store
 
@@ -300,5 +318,5 @@ def _fields(result: PublishResult) -> dict[str, object]:
         files=result.files,
     )
     if result.manifest_sha256 is None:
-        return artifact_fields(planned)
-    return artifact_fields(open_store(result.store).look(planned) or planned)
+        return planned
+    return open_store(result.store).look(planned) or planned

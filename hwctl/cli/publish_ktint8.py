@@ -103,7 +103,9 @@ def publish_ktint8(
     The bytes are those of kt-kernel's own writer. Room is reserved before the first of them, and a run that
     was killed is gone on with when it is started again. Prints the path of the ready root. A staging tree
     that another converter wrote is checked whole, every byte of it, and then published; one whose producer
-    may still live is refused. --wait (10min unless said) waits for another process at the same run.
+    may still live is refused. A tree of this source that is there already is success: its names and sizes
+    are checked, not its bytes, and a damaged one (65) stays until it is quarantined. --wait (10min unless
+    said) waits for another process at the same run.
     """
     del yes  # nothing is asked; accepted like on every verb that writes
     if family not in (None, params.Family.KTINT8):

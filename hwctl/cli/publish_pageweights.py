@@ -189,6 +189,8 @@ def _tell(answer: Answer, result: PublishResult) -> None:
     answer.totals.update(bytes=result.artifact.bytes, files=result.artifact.files)
     answer.line(str(result.artifact.path))
     answer.note(f"{result.outcome.value.replace('-', ' ')}: {text.size(result.artifact.bytes)}")
+    if result.replaced:
+        answer.warn("the rest of an incomplete page was in its place and is gone")
     if result.eviction_busy is not None:
         answer.warn(f"nothing was evicted here: {result.eviction_busy}")
     if result.eviction is not None:

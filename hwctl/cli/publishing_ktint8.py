@@ -105,9 +105,10 @@ def _base(path: Path) -> Path:
 
 
 def _tell(answer: Answer, published: Publication) -> None:
+    artifact = _artifact(published)
     answer.result(
         {
-            **_fields(published),
+            **artifact_fields(artifact),
             "outcome": published.outcome.value,
             "manifest_sha256": published.manifest_sha256,
             "kept_layers": published.kept,
@@ -119,12 +120,12 @@ def _tell(answer: Answer, published: Publication) -> None:
     if published.kept:
         answer.note(f"went on with an interrupted conversion: {text.number(published.kept, 'layer')} kept")
     answer.note(
-        f"{published.outcome.value.replace('-', ' ')}: {text.number(len(published.layers), 'layer')},"
-        f" {text.size(published.bytes)} in {text.number(published.files, 'file')}"
+        f"{text.looked_up(published.outcome.value)}: {text.number(len(published.layers), 'layer')},"
+        f" {text.size(artifact.bytes)} in {text.number(artifact.files, 'file')}"
     )
 
 
-def _fields(published: Publication) -> dict[str, object]:
+def _artifact(published: Publication) -> Artifact:
     """The tree as a scan sees it, or what it would be."""
     found = roots.locate(published.path)
     root = None if found is None else found[1]
@@ -146,5 +147,5 @@ def _fields(published: Publication) -> dict[str, object]:
         },
     )
     if published.manifest_sha256 is None:
-        return artifact_fields(planned)
-    return artifact_fields(open_store(base).look(planned) or planned)
+        return planned
+    return open_store(base).look(planned) or planned

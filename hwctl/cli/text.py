@@ -96,6 +96,12 @@ def bar(used: int, whole: int, width: int = 20) -> str:
     return f"[{'#' * filled}{'-' * (width - filled)}]"
 
 
+def looked_up(outcome: str) -> str:
+    """What became of a publication; what was found there already was looked at, but not read."""
+    words = outcome.replace("-", " ")
+    return f"{words} (sizes checked; hwctl verify reads every byte)" if words.startswith("already") else words
+
+
 def finding(item: Finding) -> Sequence[Piece]:
     """The pieces of one finding's line: code, file, message, and what differs where that is known."""
     where = f" {item.file}" if item.file else ""

@@ -23,12 +23,13 @@ from hwctl.core.publish_material import (
     from_checkpoint,
 )
 from hwctl.core.tensor_stream import Stream
-from hwctl.errors import Refused, Usage
+from hwctl.errors import Finding, Refused, Usage
 from hwctl.fs import space
 from hwctl.stores.base import CheckOptions, Level
 from hwctl.stores.hostweights import canonical
 from hwctl.stores.hostweights.build import get_or_build
 from hwctl.stores.hostweights.capacity import Admission, store_bytes
+from hwctl.stores.hostweights.checks import Examination
 from hwctl.stores.hostweights.domain import Capacity
 from hwctl.stores.hostweights.layout import ARTIFACTS
 from hwctl.stores.hostweights.lookup import examine_key
@@ -81,7 +82,8 @@ class PublishResult:
     """Where the artifact is, or will be. ``bytes`` is the size of its tensors, ``files`` counts its payloads.
 
     ``manifest_sha256`` is None for a plan. ``unused`` names weight files of the source that its index
-    leaves out.
+    leaves out. ``unsound`` says what was wrong with an artifact that stood in the way, and ``set_aside``
+    where it was moved; a plan knows only the first.
     """
 
     outcome: Publishing
@@ -93,6 +95,8 @@ class PublishResult:
     tensors: int
     manifest_sha256: str | None = None
     unused: tuple[str, ...] = ()
+    unsound: str | None = None
+    set_aside: Path | None = None
 
 
 def publish(request: Request) -> PublishResult:
@@ -118,7 +122,8 @@ def publish(request: Request) -> PublishResult:
         with found.lease:
             if found.outcome is not Outcome.BUILT:
                 _require_same(root, material, request)
-        return _result(root.path, material, _BECAME[found.outcome], found.manifest_sha256)
+        result = _result(root.path, material, _BECAME[found.outcome], found.manifest_sha256)
+        return replace(result, unsound=_wrong(found.findings), set_aside=found.set_aside)
 
 
 def foresee(request: Request) -> PublishResult:
@@ -127,20 +132,22 @@ def foresee(request: Request) -> PublishResult:
         path = _real(request.store)
         plans = plan_payloads(material.publication.tensors)
         total = sum(plan.size for plan in plans)
-        capacity = request.wanted.capacity or Capacity()
+        capacity, unsound = request.wanted.capacity or Capacity(), None
         if path.exists():
             root = look_at_root(path)
-            seen = _there(root, material, Level.SIZE)
-            if seen is not None:
+            seen = _seen(root, material, Level.SIZE)
+            there = _sound(seen)
+            if there is not None:
                 _require_same(root, material, request)
-                return _result(path, material, Publishing.ALREADY_PUBLISHED, seen[1])
+                return _result(path, material, Publishing.ALREADY_PUBLISHED, there[1])
+            unsound = None if seen is None else _wrong(seen.findings)
             capacity = root.capacity or capacity
             used = 0 if capacity.max_store_bytes is None else store_bytes(root)
             Admission(root, capacity, used).whole(total)
         space.require(
             path, total, len(plans) + _DOCUMENTS, keep_free=capacity.min_free_bytes, what="the artifact"
         )
-        return _result(path, material, Publishing.PLANNED, None)
+        return replace(_result(path, material, Publishing.PLANNED, None), unsound=unsound)
 
 
 def _opened(request: Request) -> AbstractContextManager[Material]:
@@ -181,12 +188,20 @@ def _require_owner(store: Path, words: Sequence[str]) -> None:
         raise refusal(owner, store, words)
 
 
-def _there(root: StoreRoot, material: Material, level: Level) -> tuple[Manifest, str] | None:
-    """The sound artifact of the key, if there is one: its manifest and the manifest's digest."""
+def _seen(root: StoreRoot, material: Material, level: Level) -> Examination | None:
+    """What stands under the key, sound or not; None when nothing does."""
     identity = material.publication.identity
     if not (root.path / ARTIFACTS).is_dir():
         return None
-    seen = examine_key(root, identity.key, level, CheckOptions(), identity)
+    return examine_key(root, identity.key, level, CheckOptions(), identity)
+
+
+def _wrong(findings: Sequence[Finding]) -> str | None:
+    return findings[0].message if findings else None
+
+
+def _sound(seen: Examination | None) -> tuple[Manifest, str] | None:
+    """Manifest of a sound artifact and the manifest's digest, None for any other."""
     if seen is None or seen.events or seen.manifest is None or seen.manifest_sha256 is None:
         return None
     return seen.manifest, seen.manifest_sha256
@@ -196,7 +211,7 @@ def _require_same(root: StoreRoot, material: Material, request: Request) -> None
     """Refuse when the artifact that is there holds other content than the source (PUB-12)."""
     if material.settled and request.format_metadata is None:
         return
-    there = _there(root, material, Level.MARKER)
+    there = _sound(_seen(root, material, Level.MARKER))
     if there is None:
         return  # denied since it was looked up; the next run replaces it
     path = root.path / ARTIFACTS / material.publication.identity.key

@@ -12,18 +12,19 @@ import hashlib
 import json
 import os
 import threading
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hwctl.core.ktint8_filling import PieceMaker, fill
-from hwctl.errors import Refused, Unsupported, from_os_error
+from hwctl.errors import Damaged, Finding, Refused, Unsupported, from_os_error
 from hwctl.fs import space
 from hwctl.fs.locks import Deadline
 from hwctl.fs.paths import opened_dir
 from hwctl.stores.base import Advance, silent
 from hwctl.stores.ktint8 import layout
 from hwctl.stores.ktint8.adoption import Adoption, publish_staging
+from hwctl.stores.ktint8.checks import plan_of
 from hwctl.stores.ktint8.copying import TreeSource, opened_source
 from hwctl.stores.ktint8.documents import read_manifest
 from hwctl.stores.ktint8.expect import Expectation
@@ -31,6 +32,7 @@ from hwctl.stores.ktint8.manifest import Schema
 from hwctl.stores.ktint8.publish import Published, publish_staged
 from hwctl.stores.ktint8.staging import Order
 from hwctl.stores.ktint8.staging_root import begin
+from hwctl.stores.ktint8.tree import judge_tree
 from hwctl.weights.amx import Geometry, Piece, Projection
 from hwctl.weights.checkpoint import open_checkpoint
 from hwctl.weights.int8 import one_thread
@@ -233,7 +235,8 @@ def _publication(
 
 
 def _existing(target: Target, order: Order) -> Published | None:
-    """What stands under the final name already, if it is the very same; Refused if it is something else."""
+    """What stands under the final name already, if it is the very same and nothing in it is missing or of
+    another size; Damaged if something is, Refused if it is something else."""
     if not os.path.lexists(target.path):
         return None
     try:
@@ -247,14 +250,25 @@ def _existing(target: Target, order: Order) -> Published | None:
                 and manifest.indices == order.layers
                 and not manifest.half_consumed
             )
-            if same:
-                return Published(target.path, read.sha256)
+            if same and manifest is not None:
+                findings = tuple(judge_tree(root_fd, plan_of(manifest)))
+                if not findings:
+                    return Published(target.path, read.sha256)
+                if read_manifest(root_fd, ephemeral=target.schema is Schema.EPHEMERAL).sha256 == read.sha256:
+                    raise _damaged(target.path, findings)
+                # Files go, and the manifest says so first: somebody has begun to consume it.
     except NotADirectoryError:
         pass  # a file or a link has the name
     except OSError as exc:
         raise from_os_error(exc, "cannot look at what has the name already", target.path) from exc
     words = f"{target.path} exists already and was not made from this source; nothing was published"
     raise Refused(words, path=target.path)
+
+
+def _damaged(path: Path, findings: Sequence[Finding]) -> Damaged:
+    first = findings[0]
+    message = f"{path} is there already and damaged ({first.file}: {first.message}); quarantine it to publish"
+    return Damaged(message, findings, path=path)
 
 
 def _make_base(base: Path) -> None:

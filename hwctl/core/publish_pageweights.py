@@ -68,6 +68,7 @@ class PublishResult:
     """Where the page is, or will be. ``artifact`` is its entry in the cache.
 
     ``cache_key``, ``artifact_sha256`` and ``manifest_sha256`` (of the receipt) are None for a plan.
+    ``replaced`` says that the rest of an older page had to go.
     """
 
     outcome: Publishing
@@ -77,6 +78,7 @@ class PublishResult:
     manifest_sha256: str | None = None
     eviction: Eviction | None = None
     eviction_busy: str | None = None
+    replaced: bool = False
 
 
 def publish(request: Request) -> PublishResult:
@@ -107,6 +109,7 @@ def publish(request: Request) -> PublishResult:
         done.locator.receipt_sha256,
         done.eviction,
         done.eviction_busy,
+        done.replaced,
     )
 
 

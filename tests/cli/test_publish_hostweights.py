@@ -82,7 +82,7 @@ def test_a_checkpoint_becomes_an_artifact(store: Path) -> None:
     assert run.status == 0, run.err
     artifact = store / "artifacts" / TINY_KEY
     assert run.out == f"{artifact}\n"
-    assert run.err == "published: 21 tensors, 3.33 KiB in 1 file\n"
+    assert run.err == "published: 21 tensors, 13.5 KiB in 3 files\n"
     assert sorted(os.listdir(artifact)) == ["READY.json", "manifest.json", "model-00001-of-00001.safetensors"]
     assert tensors_in(artifact) == tensors_in(TINY)
     assert stat.S_IMODE(artifact.stat().st_mode) == 0o555
@@ -114,7 +114,57 @@ def test_published_again_it_is_there_already(store: Path) -> None:
     assert (again.status, result(again)["outcome"]) == (0, "already-published")
     assert result(again)["manifest_sha256"] == first["manifest_sha256"]
     assert everything(store) == before
-    assert "already published" in publish(TINY, store).err
+    said = publish(TINY, store).err
+    assert said.startswith("already published (sizes checked; hwctl verify reads every byte): 21 tensors, ")
+
+
+def test_a_publication_is_as_large_as_inspect_says(store: Path) -> None:
+    row = result(publish(TINY, store, "--json"))
+    (seen,) = hwctl_("inspect", store, "--json").results
+    files = (store / "artifacts" / TINY_KEY).iterdir()
+    assert (row["bytes"], row["files"]) == (seen["bytes"], seen["files"])
+    assert row["bytes"] == sum(file.stat().st_size for file in files)
+    planned = publish(TINY, store.with_name("other"), "-n").err
+    assert planned == "planned: 21 tensors of 3.33 KiB in 1 payload\n"
+
+
+@pytest.mark.parametrize(
+    ("victim", "why"),
+    [
+        ("READY.json", "READY.json is missing"),
+        ("model-00001-of-00001.safetensors", "'model-00001-of-00001.safetensors' is declared and not there"),
+    ],
+)
+def test_an_artifact_that_lost_a_file_is_set_aside_and_that_is_said(
+    store: Path, victim: str, why: str
+) -> None:
+    artifact = Path(publish(TINY, store).out.strip())
+    artifact.chmod(0o755)
+    (artifact / victim).unlink()
+    artifact.chmod(0o555)
+    foreseen = publish(TINY, store, "-n")
+    warning = f"hwctl publish hostweights: warning: the artifact that was there was not sound ({why})"
+    assert f"{warning} and will be set aside\n" in foreseen.err
+    run = publish(TINY, store, "--json")
+    (aside,) = (store / "quarantine").iterdir()
+    assert (run.status, result(run)["outcome"]) == (0, "published")
+    assert run.document["warnings"] == [
+        f"the artifact that was there was not sound ({why}) and was set aside: {aside}"
+    ]
+    assert hwctl_("verify", artifact).status == 0
+
+
+def test_a_payload_of_another_size_is_met_and_told(store: Path) -> None:
+    artifact = Path(publish(TINY, store).out.strip())
+    payload = artifact / "model-00001-of-00001.safetensors"
+    payload.chmod(0o644)
+    payload.write_bytes(payload.read_bytes()[:-1])
+    payload.chmod(0o444)
+    run = publish(TINY, store)
+    assert run.status == 0
+    assert f"was set aside: {store}/quarantine/{TINY_KEY}.validation_failure." in run.err
+    assert "published: 21 tensors" in run.err
+    assert hwctl_("verify", artifact).status == 0
 
 
 def test_a_renamed_model_has_another_key(store: Path) -> None:

@@ -61,6 +61,26 @@ def test_text_is_the_path_alone(base: Path, run: str) -> None:
     assert manifest(base / f"kt-int8-{run}")["threadpool_count"] == 2
 
 
+@pytest.mark.parametrize("cut", [True, False])
+def test_a_tree_that_lost_bytes_is_not_called_published(base: Path, run: str, cut: bool) -> None:
+    words = ("publish", "ktint8", "--from", TWO_PARTS, "--run-id", run, "--base", base, "--numa", "2")
+    root = Path(hwctl_(*words).out.strip())
+    again = hwctl_(*words)
+    assert again.status == 0
+    assert again.err.startswith("already published (sizes checked; hwctl verify reads every byte): 1 layer, ")
+    (seen,) = hwctl_("inspect", base, "--json").results
+    assert hwctl_(*words, "--json").results[0]["bytes"] == seen["bytes"]
+    victim = sorted(root.rglob("*.kt"))[0]
+    victim.write_bytes(b"short") if cut else victim.unlink()
+    for more in ((), ("-n",)):
+        damaged = hwctl_(*words, *more, "--json")
+        assert damaged.status == 65
+        found = [(item["code"], item["file"]) for item in damaged.results[0]["findings"]]
+        assert found == [("file-size" if cut else "missing-file", str(victim.relative_to(root)))]
+        assert "quarantine it" in damaged.error["message"]
+    assert not victim.exists() or victim.read_bytes() == b"short"
+
+
 def test_layers_and_jobs(base: Path, run: str) -> None:
     words = ("publish", "ktint8", "--from", LAYERS, "--base", base)
     one = hwctl_(*words, "--run-id", run, "--layers", "3-", "--jobs", "1", "--json")

@@ -121,6 +121,20 @@ def test_what_is_there_already_is_a_hit_that_moves_the_clock(
     assert locator.stat().st_mtime_ns > 10**18
 
 
+@pytest.mark.parametrize("victims", ["*.safetensors", "*.receipt.json", "*.locator.json *.safetensors"])
+def test_what_is_left_of_an_incomplete_page_goes_and_that_is_said(
+    page: Path, authority: Path, cache: Path, victims: str
+) -> None:
+    publish(page, cache, "--authority", authority)
+    for pattern in victims.split():
+        (victim,) = cache.glob(pattern)
+        victim.unlink()
+    run = publish(page, cache, "--authority", authority, "--json")
+    assert (run.status, result(run)["outcome"]) == (0, "published")
+    assert run.document["warnings"] == ["the rest of an incomplete page was in its place and is gone"]
+    assert hwctl_("verify", cache).status == 0
+
+
 def test_a_source_object_gives_the_authority(page: Path, cache: Path, tmp_path: Path) -> None:
     source = tmp_path / "session"
     source.write_bytes(b"accepted " * 500)

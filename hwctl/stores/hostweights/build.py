@@ -7,11 +7,13 @@ work, how it is looked up ``lookup``'s.
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 from hwctl.errors import Damaged, HwctlError, IoFailed, from_os_error
 from hwctl.fs.locks import Deadline
 from hwctl.stores.base import Advance, CheckOptions, Level, silent
 from hwctl.stores.hostweights import leases, quarantine
+from hwctl.stores.hostweights.layout import QUARANTINE
 from hwctl.stores.hostweights.lookup import attempt
 from hwctl.stores.hostweights.publication import Publication, publish
 from hwctl.stores.hostweights.store_root import StoreRoot
@@ -42,27 +44,31 @@ def get_or_build(
     def look() -> Lookup:
         return attempt(root, identity, level, deadline, deny_invalid=True, options=options)
 
-    found = look()
-    if found.outcome is Outcome.HIT:
-        return found
+    first = look()
+    if first.outcome is Outcome.HIT:
+        return first
     with leases.building(root, identity.key, deadline):
         found = look()
         if found.outcome is Outcome.HIT:
             return replace(found, outcome=Outcome.JOINED)
-        _prepare(root, identity.key, deadline)
+        # The first look denies what it finds invalid, and the second then meets the denial before all else.
+        wrong = first.findings or found.findings
+        aside = _prepare(root, identity.key, deadline)
         publish(root, publication, produce, deadline, advance=advance)
         found = look()
         if found.outcome is not Outcome.HIT:
             raise Damaged("the new artifact does not verify", found.findings, path=found.path)
-        return replace(found, outcome=Outcome.BUILT)
+        return replace(found, outcome=Outcome.BUILT, set_aside=aside, findings=() if aside is None else wrong)
 
 
-def _prepare(root: StoreRoot, key: str, deadline: Deadline) -> None:
+def _prepare(root: StoreRoot, key: str, deadline: Deadline) -> Path | None:
+    """Clear the way; where what stood in it is now."""
     with leases.replacing(root, key, deadline):
         try:
-            quarantine.prepare_rebuild(root, key)
+            name = quarantine.prepare_rebuild(root, key)
         except OSError as exc:
             raise quarantine_failure(exc, root) from exc
+    return None if name is None else root.path / QUARANTINE / name
 
 
 def cleanup(root: StoreRoot, key: str) -> None:

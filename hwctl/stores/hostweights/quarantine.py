@@ -65,13 +65,15 @@ def discard_staging(root: StoreRoot, key: str) -> None:
         _remove_all(folder, list(_entries_of(folder, key)), None)
 
 
-def prepare_rebuild(root: StoreRoot, key: str) -> None:
-    """Clear the way for a new artifact of this key; what is there goes into quarantine."""
+def prepare_rebuild(root: StoreRoot, key: str) -> str | None:
+    """Clear the way for a new artifact of this key; what is there goes into quarantine, under the name that
+    is returned."""
     repair_moves(root, key)
-    set_aside(root, key, VALIDATION_FAILURE)
+    name = set_aside(root, key, VALIDATION_FAILURE)
     delete_tombstones(root, key)
     deny.remove_marker(root, key)
     discard_staging(root, key)
+    return name
 
 
 def clean_up(root: StoreRoot, key: str, open_files: OpenFiles | None = None) -> Deleted:

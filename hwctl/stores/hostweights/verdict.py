@@ -74,7 +74,8 @@ class Failure:
 class Lookup:
     """The answer of a lookup: a lease on a hit, a failure on anything but a hit and a miss.
 
-    ``path`` is where the artifact lies, ``manifest_sha256`` the digest it was sealed with.
+    ``path`` is where the artifact lies, ``manifest_sha256`` the digest it was sealed with. ``set_aside`` is
+    where a build moved what it found in its place, and ``findings`` then say what was wrong with that.
     """
 
     outcome: Outcome
@@ -83,6 +84,7 @@ class Lookup:
     failure: Failure | None = None
     findings: tuple[Finding, ...] = ()
     manifest_sha256: str | None = None
+    set_aside: Path | None = None
 
 
 # Every finding code that is not listed stands for a corrupt artifact.

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hwctl.errors import Busy, Damaged, NoRoom, Refused, from_os_error
 from hwctl.fs import space
@@ -59,6 +59,7 @@ class Publication:
     """A page that is in the cache. ``artifact_bytes`` is the size of its file.
 
     ``eviction`` is what was done for a budget; ``eviction_busy`` says who else was at it instead.
+    ``replaced`` says that the rest of an older page went: its locator, or files that none named.
     """
 
     outcome: Outcome
@@ -67,6 +68,7 @@ class Publication:
     artifact_bytes: int
     eviction: Eviction | None = None
     eviction_busy: str | None = None
+    replaced: bool = False
 
 
 def publish(
@@ -165,6 +167,7 @@ def publish_locked(
     prefix = authority.prefix
     temporary = layout.artifact_temporary(prefix, os.getpid(), threading.get_ident(), time.time_ns())
     try:
+        replaced = page.locator is not None
         if page.locator is not None:
             remove_page(root.fd, prefix, page.locator.key)
         try:
@@ -175,13 +178,13 @@ def publish_locked(
                 os.fsync(fd)
             finally:
                 os.close(fd)
-            locator = _commit(root.place, authority, plan, sha256, temporary)
+            locator, over = _commit(root.place, authority, plan, sha256, temporary)
         except BaseException:
             _discard(root.fd, temporary)
             raise
     except OSError as exc:
         raise from_os_error(exc, "cannot publish the page", root.path) from exc
-    return Publication(Outcome.PUBLISHED, locator, sha256, plan.size)
+    return Publication(Outcome.PUBLISHED, locator, sha256, plan.size, replaced=replaced or over)
 
 
 def _require_room(root: Root, plan: ArtifactPlan, budget: int | None) -> None:
@@ -191,11 +194,15 @@ def _require_room(root: Root, plan: ArtifactPlan, budget: int | None) -> None:
     space.require(root.fd, plan.size + _BESIDE_BYTES, INODES, what=f"a page in {root.path}")
 
 
-def _commit(place: Place, authority: Authority, plan: ArtifactPlan, sha256: str, temporary: str) -> Locator:
-    """Give the written artifact its name, with a receipt, and last of all the locator."""
+def _commit(
+    place: Place, authority: Authority, plan: ArtifactPlan, sha256: str, temporary: str
+) -> tuple[Locator, bool]:
+    """Give the written artifact its name, with a receipt, and last of all the locator; whether files that
+    had the names before are gone."""
     prefix, fd = authority.prefix, place.dir_fd
     key = content_key(authority, sha256, digest(plan.geometry))
     names = (layout.receipt_name(prefix, key), layout.artifact_name(prefix, key))
+    there = any(exists(place, name) for name in names)
     adopted = _adoptable(place, authority, key)
     try:
         if adopted is not None:
@@ -212,7 +219,7 @@ def _commit(place: Place, authority: Authority, plan: ArtifactPlan, sha256: str,
         # Whatever has its name by now goes again, the locator first; an adopted pair was there before us.
         remove_names(fd, (layout.locator_name(prefix), *(names if adopted is None else ())))
         raise
-    return Locator(prefix, authority, key, receipt_sha256)
+    return Locator(prefix, authority, key, receipt_sha256), there and adopted is None
 
 
 def _adoptable(place: Place, authority: Authority, key: str) -> str | None:
@@ -251,4 +258,4 @@ def evicted_after(place: Place, done: Publication, budget: int | None, wait: Dea
         eviction, busy = evict_to_budget(place, budget, wait), None
     except Busy as exc:
         eviction, busy = None, exc.message
-    return Publication(done.outcome, done.locator, done.artifact_sha256, done.artifact_bytes, eviction, busy)
+    return replace(done, eviction=eviction, eviction_busy=busy)
