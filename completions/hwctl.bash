@@ -25,13 +25,13 @@ _hwctl() {
         fi
     done
     case "$command $previous" in
-        'hwctl publish hostweights --from') COMPREPLY=(); return ;;
+        'hwctl publish hostweights --from') _hwctl_paths; return ;;
         'hwctl publish hostweights --store') _hwctl_paths; return ;;
         'hwctl publish hostweights --identity') _hwctl_paths; return ;;
         'hwctl publish hostweights --model-id') COMPREPLY=(); return ;;
         'hwctl publish hostweights --revision') COMPREPLY=(); return ;;
         'hwctl publish hostweights --format-metadata') _hwctl_paths; return ;;
-        'hwctl publish hostweights --scope') COMPREPLY=(); return ;;
+        'hwctl publish hostweights --scope') COMPREPLY=($(compgen -W 'node numa' -- "$current")); return ;;
         'hwctl publish hostweights --domain-id') COMPREPLY=(); return ;;
         'hwctl publish hostweights --max-artifact-size') COMPREPLY=(); return ;;
         'hwctl publish hostweights --max-store-size') COMPREPLY=(); return ;;
@@ -82,7 +82,7 @@ _hwctl() {
         'hwctl inspect --color') COMPREPLY=($(compgen -W 'auto always never' -- "$current")); return ;;
         'hwctl inspect --family') COMPREPLY=($(compgen -W 'hostweights ktint8 pageweights' -- "$current")); return ;;
         'hwctl quarantine --reason') COMPREPLY=(); return ;;
-        'hwctl quarantine --restore') COMPREPLY=(); return ;;
+        'hwctl quarantine --restore') _hwctl_paths; return ;;
         'hwctl quarantine --wait') COMPREPLY=(); return ;;
         'hwctl quarantine --jobs') COMPREPLY=(); return ;;
         'hwctl quarantine --color') COMPREPLY=($(compgen -W 'auto always never' -- "$current")); return ;;

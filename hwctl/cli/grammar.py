@@ -13,6 +13,7 @@ from enum import Enum
 from typing import Any
 
 _CONTINUED = 8
+_PATH_WORDS = {"PATH", "FILE", "DIR", "ROOT", "CHECKPOINT", "OBJECT", "ARTIFACT", "STAGING", "READY"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,8 @@ class Param:
 
     @property
     def takes_path(self) -> bool:
-        return self.value in ("PATH", "FILE", "DIR", "ROOT", "CHECKPOINT", "OBJECT") or not self.is_option
+        """Whether any of the alternatives that the placeholder names is a path."""
+        return not self.is_option or not _PATH_WORDS.isdisjoint((self.value or "").split("|"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ _Restore = Annotated[
     list[str] | None,
     typer.Option(
         "--restore",
-        metavar="NAME|KEY",
+        metavar="PATH|NAME|KEY",
         parser=units.word,
         show_default=False,
         help="Verify this entry in full, then move it back; repeatable.",

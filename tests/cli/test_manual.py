@@ -142,11 +142,15 @@ def test_completions_offer_what_fits(complete: object, tmp_path: Path) -> None:
     assert offer("hwctl verify --wai", tmp_path) == {"--wait"}
     assert "--max-size" not in offer("hwctl verify --m", tmp_path)
     assert offer("hwctl publish ktint8 --run", tmp_path) == {"--run-id"}
-    assert offer("hwctl verify -q st", tmp_path) <= {"store", "store/"} != set()
-    assert offer("hwctl verify --identity st", tmp_path) <= {"store", "store/"}
+    assert set() != offer("hwctl verify -q st", tmp_path) <= {"store", "store/"}
+    assert set() != offer("hwctl verify --identity st", tmp_path) <= {"store", "store/"}
+    assert offer("hwctl publish hostweights --scope ", tmp_path) == {"node", "numa"}
+    for option in ("publish hostweights --from", "publish ktint8 --from", "quarantine --restore"):
+        assert set() != offer(f"hwctl {option} st", tmp_path) <= {"store", "store/"}, option
 
 
 def test_zsh_completes(tmp_path: Path) -> None:
+    (tmp_path / "store-of-weights").mkdir()
     leader, follower = pty.openpty()
     env = os.environ | {"TERM": "dumb", "ZDOTDIR": str(tmp_path), "PS1": "> "}
     process = subprocess.Popen(
@@ -169,6 +173,8 @@ def test_zsh_completes(tmp_path: Path) -> None:
         assert "--level" in typed("--lev\t", "--level")
         assert "marker" in typed(" ma\t", "marker")
         assert "--run-id" in typed("\x15hwctl publish ktint8 --run\t", "--run-id")
+        assert "numa" in typed("\x15hwctl publish hostweights --scope nu\t", "numa")
+        assert "store-of-weights" in typed(" --from sto\t", "store-of-weights")
     finally:
         process.kill()
         process.wait(10)

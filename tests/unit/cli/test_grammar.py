@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hwctl.cli.app import tree
-from hwctl.cli.grammar import Entry, _sections
+from hwctl.cli.grammar import Entry, Param, _sections
 from hwctl.cli.help import page
 
 COMMON = {"--json", "--quiet", "--verbose", "--color", "--family", "--help"}
@@ -33,6 +33,13 @@ def test_every_command_and_option_says_what_it_is_for() -> None:
             assert param.help, (verb.name, param.names)
         if not verb.verbs:
             assert any(section.title == "Examples" for section in verb.sections), verb.name
+
+
+def test_a_path_among_alternatives_is_a_path() -> None:
+    for value in ("FILE", "CHECKPOINT|ARTIFACT", "PATH|NAME|KEY"):
+        assert Param(("--x",), "", value).takes_path
+    for value in (None, "NAME", "KEY=VALUE", "DURATION"):
+        assert not Param(("--x",), "", value).takes_path
 
 
 def test_help_keeps_to_the_width() -> None:
