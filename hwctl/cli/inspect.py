@@ -59,7 +59,7 @@ def inspect(
 
     No payload is read, no lock is taken and nothing is written. On a terminal there is a table for each
     store, elsewhere one record a line, fields separated by tabs: state, family, key, bytes, files, last use,
-    shared leases, exclusive leases, path, remark. A damaged row is an answer, not a failure.
+    shared leases, exclusive leases, path, remark, model. A damaged row is an answer, not a failure.
     """
     from hwctl.cli import looking
     from hwctl.cli.metrics import destination
