@@ -105,7 +105,8 @@ def looked_up(outcome: str) -> str:
 def finding(item: Finding) -> Sequence[Piece]:
     """The pieces of one finding's line: code, file, message, and what differs where that is known."""
     where = f" {item.file}" if item.file else ""
-    words = f"{where}: {item.message}"
+    # Most messages begin with the file, for readers who see nothing but the message.
+    words = f"{where}: {item.message.removeprefix(f'{item.file}: ') if item.file else item.message}"
     if (item.expected is not None or item.actual is not None) and not _told(item):
         words += f" (expected {item.expected}, actual {item.actual})"
     return (Styled(item.code, Style.BAD), words)

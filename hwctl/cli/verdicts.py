@@ -17,9 +17,19 @@ from hwctl.core.verify import Verdict
 from hwctl.errors import HwctlError, Status
 from hwctl.stores.base import Content, Level, State
 
-VALID, DAMAGED, ABSENT, UNCHECKED = "valid", "damaged", "absent", "unchecked"
+VALID, DAMAGED, DENIED, ABSENT, UNCHECKED = "valid", "damaged", "denied", "absent", "unchecked"
 
-_STYLES = {VALID: Style.GOOD, DAMAGED: Style.BAD, ABSENT: Style.BAD, UNCHECKED: Style.ODD}
+_STYLES = {
+    VALID: Style.GOOD,
+    DAMAGED: Style.BAD,
+    DENIED: Style.BAD,
+    ABSENT: Style.BAD,
+    UNCHECKED: Style.ODD,
+}
+_COUNTED = {VALID: (VALID,), DAMAGED: (DAMAGED, DENIED), ABSENT: (ABSENT,), UNCHECKED: (UNCHECKED,)}
+"""Totals and metrics by what they count: for a program, a denied artifact is a damaged one."""
+
+_DENIALS = frozenset({"denied", "invalidated"})
 _DEPTH = {Level.MARKER: "markers only", Level.SIZE: "sizes only", Level.FULL: "every byte"}
 
 
@@ -71,10 +81,7 @@ class Tally:
         answer = self._answer
         answer.totals.update(
             artifacts=total,
-            valid=words[VALID],
-            damaged=words[DAMAGED],
-            absent=words[ABSENT],
-            unchecked=words[UNCHECKED],
+            **{name: sum(words[word] for word in of) for name, of in _COUNTED.items()},
             vanished=self._vanished,
             findings=sum(self._codes.values()),
             checked_bytes=self._bytes,
@@ -92,11 +99,13 @@ class Tally:
         words = self._words
         full = self._level is Level.FULL
         if not total:
-            return "nothing to check: no artifacts here"
+            return "nothing to check: no artifacts here; name one, or --identity, where one must be there"
         counts = [f"{words[word]} {word}" for word in _STYLES if words[word]]
         outcome = "all valid, no errors found" if words[VALID] == total else ", ".join(counts)
         how = "verified" if full else f"checked, {_DEPTH[self._level]},"
         sentence = f"{how} {text.number(total, 'artifact')}: {outcome}"
+        if words[ABSENT] + words[UNCHECKED] == total:
+            sentence = f"nothing was {'verified' if full else 'checked'}: {outcome}"
         if full and self._bytes:
             seconds = time.monotonic() - self._clock
             sentence += f" ({text.size(self._bytes)} read at {text.rate(self._bytes, seconds)})"
@@ -107,7 +116,8 @@ class Tally:
     def _gauges(self) -> list[Gauge]:
         help_text = "Artifacts of the last verify run by result."
         gauges = [
-            Gauge("verify_artifacts", help_text, self._words[word], {"result": word}) for word in _STYLES
+            Gauge("verify_artifacts", help_text, sum(self._words[word] for word in of), {"result": name})
+            for name, of in _COUNTED.items()
         ]
         gauges.append(Gauge("verify_checked_bytes", "Payload bytes the last run read.", self._bytes))
         for code, count in sorted(self._codes.items()):
@@ -118,8 +128,11 @@ class Tally:
 
 
 def _word(verdict: Verdict) -> str:
-    if verdict.report is not None:
-        return VALID if verdict.report.valid else DAMAGED
+    report = verdict.report
+    if report is not None:
+        if report.valid:
+            return VALID
+        return DENIED if {finding.code for finding in report.findings} <= _DENIALS else DAMAGED
     return ABSENT if verdict.status is Status.NOT_FOUND else UNCHECKED
 
 

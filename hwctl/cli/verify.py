@@ -124,8 +124,9 @@ def verify(
     """Check artifacts under a shared lease, list every finding, and end with a verdict.
 
     Nothing is written, and no page cache is left behind that was not there. A whole store stands for all
-    its artifacts; what is being built, set aside or no artifact is passed over. --wait waits for locks, and
-    for an artifact that was named to become ready.
+    its artifacts; what is being built, set aside or no artifact is passed over, and a store that is empty is
+    ok (0): name the artifact, or --identity, --authority or --source, where one must be there. --wait waits
+    for locks, and for an artifact that was named to become ready.
     """
     if null and paths_from is None:
         raise Usage("-0 belongs to --paths-from")

@@ -308,3 +308,47 @@ def test_a_timeout_is_could_not_check(hwctl: Run, tmp_path: Path) -> None:
     assert done.document["results"][0]["valid"] is None
     slow = hwctl("verify", root, "--rate", "1GB", "--json")
     assert slow.status == 0
+
+
+def test_a_denied_artifact_is_called_denied_and_counted_as_damaged(hwctl: Run, weights: Path) -> None:
+    path = weights / "artifacts" / make_hostweights.key_of(1)
+    (weights / "deny" / f"{path.name}.json").touch()
+    done = hwctl("verify", path)
+    assert (done.status, done.out.splitlines()[0]) == (65, f"denied {path}")
+    assert done.out.splitlines()[-1].startswith("verified 1 artifact: 1 denied")
+    totals = hwctl("verify", path, "--json").document["totals"]
+    assert (totals["damaged"], totals["valid"], totals["absent"]) == (1, 0, 0)
+    flip(path / "model.safetensors")
+    assert hwctl("verify", path).out.splitlines()[0] == f"damaged {path}"
+
+
+def test_a_missing_marker_is_told_once(hwctl: Run, weights: Path) -> None:
+    path = weights / "artifacts" / make_hostweights.key_of(0)
+    path.chmod(0o755)
+    (path / "READY.json").unlink()
+    path.chmod(0o555)
+    done = hwctl("verify", path, "--json")
+    found = [(item["code"], item["file"]) for item in done.results[0]["findings"]]
+    assert found == [("missing-file", "READY.json")]
+
+
+def test_the_file_of_a_finding_is_said_once(hwctl: Run, weights: Path) -> None:
+    path = weights / "artifacts" / make_hostweights.key_of(0)
+    flip(path / "model.safetensors")
+    line = hwctl("verify", path).out.splitlines()[1]
+    assert f"{path}: digest-mismatch model.safetensors: the bytes have another SHA-256 (expected" in line
+
+
+def test_what_is_absent_was_not_verified(hwctl: Run, base: Path) -> None:
+    done = hwctl("verify", "--expect", "numa=1", tree(base, "job-9999"))
+    assert (done.status, done.out.splitlines()[-1]) == (10, "nothing was verified: 1 absent")
+
+
+def test_an_empty_store_is_ok_and_the_line_says_how_to_insist(hwctl: Run, tmp_path: Path) -> None:
+    store = make_hostweights.make_store(tmp_path / "store")
+    done = hwctl("verify", store)
+    said = "nothing to check: no artifacts here; name one, or --identity, where one must be there\n"
+    assert (done.status, done.out) == (0, said)
+    identity = tmp_path / "id.json"
+    identity.write_text(json.dumps(make_hostweights.identity(0)))
+    assert hwctl("verify", store, "--identity", identity).status == 10

@@ -95,7 +95,12 @@ def _examine_open(fd: int, subject: Subject, level: Level, options: CheckOptions
         _read_documents(fd, subject, seen)
     if seen.manifest is None:
         return
-    seen.events += judging.judge_names(names, seen.manifest.files)
+    told = {(finding.code, finding.file) for finding in seen.findings}
+    seen.events += [
+        finding
+        for finding in judging.judge_names(names, seen.manifest.files)
+        if (finding.code, finding.file) not in told  # the marker was missed already when it was read
+    ]
     if seen.ready is not None and seen.manifest_sha256 is not None:
         seen.events += judging.judge_seal(seen.ready, seen.manifest, seen.manifest_sha256)
     seen.events += judging.judge_identity(seen.manifest, subject.key, subject.wanted)
