@@ -16,7 +16,8 @@ EXAMPLES = """
 Examples:
   hwctl evict /store --max-size 200GiB -n       the plan, and nothing else
   hwctl evict -y /store --min-free 10%          make room on its file system
-  hwctl evict -y /store --quarantined --older-than 2w
+  hwctl evict -y /store --quarantined --older-than 7d
+  hwctl evict /store --quarantined --all -n     all that is set aside
   hwctl evict -y /store/artifacts/KEY           just this one
 """
 
@@ -71,7 +72,9 @@ _MinAge = Annotated[
         help="But nothing that was created less than this ago.",
     ),
 ]
-_Quarantined = Annotated[bool, typer.Option("--quarantined", help="Only what is quarantined.")]
+_Quarantined = Annotated[
+    bool, typer.Option("--quarantined", help="Only what is quarantined; a store needs a limit all the same.")
+]
 
 
 def register(app: typer.Typer) -> None:

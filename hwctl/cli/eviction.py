@@ -14,13 +14,13 @@ from hwctl.cli.units import Size
 from hwctl.core.evict import Walk, evict
 from hwctl.core.evict_plan import Plan, plan
 from hwctl.core.plan import Target, foresee
-from hwctl.core.policy import Filters, Limits, Measure, Shortfall
+from hwctl.core.policy import BUDGET, Filters, Limits, Measure, Shortfall
 from hwctl.errors import HwctlError, NoRoom, Status, Usage
 from hwctl.fs import space
 from hwctl.stores.base import State
 
 _ELSEWHERE = {
-    State.QUARANTINED: "in quarantine (evict --quarantined)",
+    State.QUARANTINED: "in quarantine (evict --quarantined --all)",
     State.STAGING: "in staging (reclaim-stale)",
     State.TEMPORARY: "in temporaries (reclaim-stale)",
     State.CONSUMING: "in half-consumed trees (reclaim-stale)",
@@ -87,6 +87,8 @@ def evict_stores(
             continue
         short += _account(answer, walk)
     words = [tally.close(), *short]
+    if not tally.outcomes:
+        words += [f"{made.store.root}: {rest}" for made in plans if (rest := _left_out(made))]
     answer.close_with("; ".join(words), Status.NO_ROOM if short else Status.OK)
 
 
@@ -130,13 +132,23 @@ def _sentence(short: Shortfall) -> str:
     have, wanted, rest = (text.size(size) for size in (short.have, short.wanted, short.remainder))
     if short.measure is Measure.FREE:
         return f"{have} free, {rest} less than the {wanted} wanted"
-    return f"{have} in use, {rest} more than the {wanted} allowed (bound by the {short.bound_by})"
+    by = "--max-size" if short.bound_by == BUDGET else f"the {short.bound_by}"
+    return f"{have} in use, {rest} more than the {wanted} that {by} allows"
+
+
+def _left_out(made: Plan) -> str:
+    """What a store holds beside that was left out, unless a target that holds already made all of it moot."""
+    return "" if made.limits.targets else _elsewhere(made)
 
 
 def _reasons(made: Plan) -> str:
-    found = [
+    found = _elsewhere(made)
+    return f"; {found}" if found else ""
+
+
+def _elsewhere(made: Plan) -> str:
+    return ", ".join(
         f"{text.size(size)} {_ELSEWHERE[state]}"
         for state, size in made.elsewhere.items()
         if state in _ELSEWHERE
-    ]
-    return f"; {', '.join(found)}" if found else ""
+    )

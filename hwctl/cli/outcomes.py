@@ -38,7 +38,8 @@ class Tally:
         answer, artifact = self._answer, outcome.step.artifact
         answer.result(outcome_fields(outcome), outcome.status)
         word = Styled(outcome.result.value, _STYLES[outcome.result])
-        size = outcome.removed.bytes_freed if outcome.result is Result.DONE else artifact.allocated
+        removed = outcome.result is Result.DONE and outcome.step.action is Action.REMOVE
+        size = outcome.removed.bytes_freed if removed else artifact.allocated
         problem = outcome.status is not Status.OK
         action, path = outcome.step.action.value, str(artifact.path)
         if answer.output.out.terminal:
@@ -47,7 +48,9 @@ class Tally:
             answer.line(f"    {outcome.reason}", problem=problem)
         else:
             answer.record(word, action, str(size), path, outcome.reason, problem=problem)
-        if outcome.moved_to is not None:
+        if outcome.moved_to == artifact.path:
+            answer.note(f"the deny marker of {artifact.path} was lifted")
+        elif outcome.moved_to is not None:
             answer.note(f"{artifact.path} is now {outcome.moved_to}")
         if outcome.error is not None:
             answer.errors.append(outcome.error)
@@ -66,7 +69,7 @@ class Tally:
         self._measure(counts, removed)
         words = [f"{counts[result]} {result.value}" for result in Result if counts[result]]
         if removed.bytes_freed:
-            words.append(f"{text.size(removed.bytes_freed)} freed")
+            words.append(f"{text.size(removed.bytes_freed)} freed{_where(self.outcomes)}")
         if removed.still_mapped:
             words.append(f"{text.size(removed.still_mapped)} not free yet: still open or mapped")
         return ", ".join(words) or "nothing to do"
@@ -84,6 +87,14 @@ class Tally:
                 verb,
             ),
         ]
+
+
+def _where(outcomes: Iterable[Outcome]) -> str:
+    """Whose bytes were freed, where the disk's blocks are far from the sizes that were told before."""
+    done = [outcome for outcome in outcomes if outcome.result is Result.DONE]
+    told = sum(outcome.step.artifact.bytes for outcome in done)
+    given = sum(outcome.removed.bytes_freed for outcome in done)
+    return "" if told * 0.9 <= given <= told * 1.1 else " on disk"
 
 
 def outcome_fields(outcome: Outcome) -> dict[str, object]:

@@ -76,8 +76,8 @@ def quarantine(
     mark for it, new readers are turned away from then on, and the status is busy (11). --restore verifies in
     full first and never moves an entry over an existing one; for a key that is only denied it
     lifts the denial. NAME is looked for in the stores named by PATH, else in HWCTL_ROOTS, else in
-    /dev/shm; a NAME with a slash is a path. inspect --state quarantined lists what is set aside, evict
-    --quarantined removes it.
+    /dev/shm; a NAME with a slash is a path. inspect --state quarantined lists what is set aside; evict
+    --quarantined removes it, with --all or --older-than 7d.
     """
     if (reason is None) == (restore is None):
         raise Usage("either --reason TEXT (to set aside) or --restore NAME (to take back) is needed")

@@ -50,7 +50,8 @@ def plan(
     ledger = Ledger(limits, size, room.free_bytes, len(taken), room.total_bytes, room.binding)
     elsewhere: Counter[State] = Counter()
     for artifact in entries:
-        if artifact.bytes and artifact.state not in EVICTABLE:
+        ours = filters.quarantined and artifact.state is State.QUARANTINED
+        if artifact.bytes and artifact.state not in EVICTABLE and not ours:
             elsewhere[artifact.state] += artifact.bytes
     return Plan(store, limits, tuple(steps), ledger, elsewhere)
 

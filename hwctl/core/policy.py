@@ -18,6 +18,10 @@ EVICTABLE = frozenset({State.READY, State.DENIED, State.DAMAGED, State.INCOMPLET
 """Entries at rest. What is being made or used up is for reclaim-stale to judge, evidence in hand."""
 
 
+BUDGET = "budget"
+"""What binds a store when ``max_size`` does."""
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What was asked for; sizes in bytes, ``older_than`` in nanoseconds. None is no limit."""
@@ -128,7 +132,7 @@ class Ledger:
     def binding(self) -> tuple[int, str]:
         """The most the store may hold, and what sets it: the budget, the file system or the cgroup."""
         budget = self.room if self.limits.max_size is None else self.limits.max_size
-        return (budget, "budget") if budget < self.room else (self.room, self.room_bound)
+        return (budget, BUDGET) if budget < self.room else (self.room, self.room_bound)
 
     def shortfalls(self) -> tuple[Shortfall, ...]:
         """Every target not reached yet."""

@@ -106,7 +106,8 @@ def restore(options: CheckOptions, step: Step, wait: Deadline) -> Outcome:
         result = Result.SKIPPED if isinstance(exc, Busy) else Result.FAILED
         return Outcome(step, result, exc.message, status, error=exc)
     if not report.valid:
-        message = f"not restored: {len(report.findings)} findings; {report.findings[0].message}"
+        more = f" (and {len(report.findings) - 1} more)" if len(report.findings) > 1 else ""
+        message = f"not restored: {report.findings[0].message}{more}"
         error = Damaged(message, report.findings, path=step.artifact.path)
         return Outcome(step, Result.FAILED, message, error.status, error=error)
     return carry_out(step, _restore, wait)

@@ -317,3 +317,21 @@ def test_what_cannot_be_looked_into_is_kept_and_not_called_nothing(tmp_path: Pat
     run = hwctl_("evict", cache.root, "--all", "-y", "--json", uid=NOBODY)
     assert run.status == 12 and left(cache) == {0, 1, 2}
     assert [(row["state"], row["action"]) for row in run.results] == [("unreadable", "keep")] * 3
+
+
+def test_the_limit_that_binds_is_called_by_its_option(cache: Kit) -> None:
+    with holders.locked(cache.lock(0)):
+        run = hwctl_("evict", cache.root, "--max-size", "1B", "-y")
+    assert run.status == 14
+    assert "more than the 1 B that --max-size allows" in run.out.splitlines()[-1]
+
+
+def test_what_the_disk_gave_back_is_told_apart_from_what_was_stored(tmp_path: Path) -> None:
+    """Three small files take a block each: more than the sizes that inspect shows."""
+    kit = HostWeights(tmp_path)
+    kit.artifact(0)
+    run = hwctl_("evict", kit.root, "--all", "-y", "--json")
+    freed = run.document["totals"]["bytes_freed"]
+    assert freed > 1.1 * run.results[0]["bytes"]
+    kit.artifact(0)
+    assert hwctl_("evict", kit.root, "--all", "-y").out.splitlines()[-1].endswith(" freed on disk")

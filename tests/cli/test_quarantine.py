@@ -142,3 +142,46 @@ def test_a_dry_run_changes_nothing(one: Kit) -> None:
     run = hwctl_("quarantine", path, "--reason", "x", "-n", "--json")
     assert run.status == 0 and run.results[0]["outcome"] == "planned"
     assert path.exists() and sorted(os.listdir(one.root)) == before
+
+
+def test_a_move_tells_the_size_of_what_was_moved(kit: Kit) -> None:
+    path = kit.artifact(0)
+    (seen,) = [row for row in hwctl_("inspect", kit.root, "--json").results if row["path"] == str(path)]
+    run = hwctl_("quarantine", path, "--reason", "bad", "-y")
+    word, action, size, *_ = run.out.splitlines()[0].split("\t")
+    assert (word, action, int(size)) == ("done", "quarantine", seen["allocated_bytes"])
+    assert int(size) > 0
+
+
+def test_lifting_a_denial_is_no_move(one: Kit) -> None:
+    path = one.artifact(0)
+    (one.root / "deny" / f"{one.key(0)}.json").touch()
+    run = hwctl_("quarantine", one.root, "--restore", one.key(0), "-y")
+    assert (run.status, run.err) == (0, f"the deny marker of {path} was lifted\n")
+
+
+def test_one_finding_is_told_as_it_is(one: Kit) -> None:
+    path = one.artifact(0)
+    payload = one.payload(path)
+    payload.chmod(0o600)
+    with payload.open("r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        last = file.read(1)[0]
+        file.seek(-1, os.SEEK_END)
+        file.write(bytes([last ^ 1]))
+    payload.chmod(0o444)
+    run = hwctl_("quarantine", "--restore", set_aside(path), "-y", "--json")
+    assert run.status == 65
+    assert run.results[0]["reason"] == "not restored: model.safetensors: the bytes have another SHA-256"
+
+
+def test_the_words_of_the_help_empty_the_quarantine(kit: Kit) -> None:
+    aside = set_aside(kit.artifact(0))
+    assert hwctl_("evict", kit.root, "--quarantined", "-y").status == 2
+    assert hwctl_("evict", kit.root, "--quarantined", "--older-than", "7d", "-y").status == 0
+    assert aside.exists()
+    left_out = hwctl_("evict", kit.root, "--all", "-n").out
+    assert left_out.startswith(f"nothing to do; {kit.root}: ")
+    assert "KiB in quarantine (evict --quarantined --all)" in left_out
+    done = hwctl_("evict", kit.root, "--quarantined", "--all", "-y")
+    assert done.status == 0 and not aside.exists()
