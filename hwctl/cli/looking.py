@@ -35,7 +35,7 @@ def show(answer: Answer, report: Report, paths: Sequence[Path], family: Family |
         _named(answer, report, named, family)
     else:
         for found in sorted(locate.discover(SHARED_MEMORY, family), key=_order):
-            report.store(core.view(locate.open_store(found)))
+            report.store(core.view(locate.open_store(found)), named=False)
     report.close()
 
 
@@ -77,7 +77,9 @@ def _missing(answer: Answer, path: Path, error: HwctlError) -> None:
     answer.fail(error)
     state = State.ABSENT if isinstance(error, NotFound) else State.UNREADABLE
     answer.result({**missing_fields(path, state), "model": None, "error": error_object(error)})
-    answer.record(*views.missing_record(path, state, error.message), problem=True)
+    if not (answer.output.out.terminal and answer.output.err.terminal):
+        # Who sees both has read it already.
+        answer.record(*views.missing_record(path, state, error.message), problem=True)
 
 
 def _is_file(path: Path) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 
 from hwctl.cli.document import artifact_fields, finding_fields, missing_fields, named, time_text
 from hwctl.cli.metrics import Gauge
@@ -29,7 +30,8 @@ def store_fields(view: View) -> dict[str, object]:
         "owner_uid": view.store.owner_uid,
         "bytes": view.size,
         "budget_bytes": view.budget,
-        "freeable_bytes": view.freeable,
+        "freeable_bytes": view.freeable.total,
+        "freeable": asdict(view.freeable),
         "file_system": {
             "type": view.mount.fs_type,
             "free_bytes": room.free_bytes,
@@ -78,7 +80,9 @@ def gauges(view: View) -> list[Gauge]:
     labels = {"family": view.store.family.value, "store": str(view.store.root)}
     found = [
         Gauge("store_bytes", "Bytes in the store as its family counts them.", view.size, labels),
-        Gauge("store_freeable_bytes", "What reclaiming and evicting could free.", view.freeable, labels),
+        Gauge(
+            "store_freeable_bytes", "What reclaiming and evicting could free.", view.freeable.total, labels
+        ),
         Gauge("store_free_bytes", "Room left where the store lies.", view.room.free_bytes, labels),
         Gauge("store_stale", "Leftovers of dead producers.", sum(row.stale for row in view.rows), labels),
     ]

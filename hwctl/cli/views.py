@@ -5,27 +5,23 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from hwctl.cli import text
 from hwctl.cli.answer import Answer
 from hwctl.cli.document import time_text
 from hwctl.cli.output import Piece, Style, Styled
-from hwctl.cli.tables import Column, table
+from hwctl.cli.tables import cells, columns_there, wrapped
 from hwctl.cli.view_fields import file_fields, gauges, parsed, row_fields, shown, store_fields
+from hwctl.cli.view_rows import drawn, remark
 from hwctl.core import inspect as core
-from hwctl.core.inspect import DAMAGED_STATES, FileView, Row, Selection, View
-from hwctl.stores.base import Death, State, Store
+from hwctl.core.inspect import DAMAGED_STATES, FileView, Freeable, Row, Selection, View
+from hwctl.stores.base import State, Store
 
-_COLUMNS = (
-    Column("STATE"),
-    Column("KEY", shrinks=True, least=12),
-    Column("SIZE", "right"),
-    Column("FILES", "right"),
-    Column("USED", "right"),
-    Column("HELD BY", shrinks=True, least=7),
-    Column("REMARK", shrinks=True, least=6),
-)
+_BAR = 12
+_BAR_FROM = 80
+"""Cells of a bar, and of a line that has room for one."""
 
 
 class Report:
@@ -38,7 +34,8 @@ class Report:
         self._states: Counter[State] = Counter()
         self._stale = 0
         self._bytes = 0
-        self._freeable = 0
+        self._freeable = Freeable()
+        self._nothing = True
         self._stores: list[dict[str, object]] = []
 
     @property
@@ -46,36 +43,53 @@ class Report:
         """Whether there is a person to draw tables for; under -q problems are told as records."""
         return self._answer.output.out.terminal and not self._answer.output.quiet
 
-    def store(self, view: View) -> None:
-        """A whole store: how full it is, then its rows."""
+    def store(self, view: View, *, named: bool = True) -> None:
+        """A whole store: how full it is, then its rows. A folder nobody named that holds nothing is none."""
         answer, rows = self._answer, self._selection.rows(view.rows)
         self._stores.append(store_fields(view))
         self._freeable += view.freeable
         answer.gauges += gauges(view)
         for warning in view.warnings:
             answer.warn(warning)
-        on_terminal = self._paints
+        on_terminal = self._paints and (named or bool(view.rows))
+        self._nothing = self._nothing and not (named or view.rows)
         if on_terminal:
-            answer.line(*heading(view))
-            answer.line(usage(view))
+            self._heading(view)
+            self._paragraph(usage(view))
         self._rows(view.store, rows, on_terminal)
         if on_terminal:
-            answer.line(summary(view))
+            self._paragraph(summary(view))
+            if words := freeable(view.freeable):
+                self._paragraph(words)
             answer.line("")
+
+    def _heading(self, view: View) -> None:
+        store = view.store
+        place = f"({view.mount.fs_type}, owner uid {store.owner_uid})"
+        family, root = Styled(store.family.value, Style.STRONG), f" {store.root}"
+        if cells(f"{family.text}{root}  {place}") <= columns_there():
+            self._answer.line(family, f"{root}  {place}")
+        else:
+            self._answer.line(family, root)
+            self._answer.line(f"  {place}")
 
     def entry(self, store: Store, row: Row) -> None:
         """One entry that was named: its row and all that its family knows of it."""
         pages = core.pages_per_node(row.artifact)
         extra = {} if pages is None else {"pages_per_node": {str(node): n for node, n in pages.items()}}
         on_terminal = self._paints
-        self._rows(store, [row], on_terminal, extra)
+        self._rows(store, [row], on_terminal, extra, named=True)
         if not on_terminal:
             return
         for name, value in row.artifact.detail.items():
-            self._answer.line(f"  {name}: ", _plain(value))
+            self._paragraph(f"{name}: {_plain(value)}", "  ", "    ")
         if pages is not None and len(pages) > 1:
             words = ", ".join(f"node {node}: {count}" for node, count in pages.items())
-            self._answer.line(f"  pages in memory: {words}")
+            self._paragraph(f"pages in memory: {words}", "  ", "    ")
+
+    def _paragraph(self, words: str, indent: str = "", hang: str = "  ") -> None:
+        for line in wrapped(words, indent=indent, hang=hang):
+            self._answer.line(line)
 
     def file(self, view: FileView) -> None:
         """A file outside of any store: what it is, and its tensors."""
@@ -102,15 +116,22 @@ class Report:
             damaged=sum(self._states[state] for state in DAMAGED_STATES),
             stale=self._stale,
             bytes=self._bytes,
-            freeable_bytes=self._freeable,
+            freeable_bytes=self._freeable.total,
+            freeable=asdict(self._freeable),
             states={state.value: count for state, count in sorted(self._states.items())},
             stores=self._stores,
         )
-        if not self._states and not self._stores and not self._answer.errors:
+        if self._nothing and not self._states and not self._answer.errors:
             self._answer.note("no stores here; name one, or set HWCTL_ROOTS")
 
     def _rows(
-        self, store: Store, rows: Sequence[Row], on_terminal: bool, extra: Mapping[str, object] | None = None
+        self,
+        store: Store,
+        rows: Sequence[Row],
+        on_terminal: bool,
+        extra: Mapping[str, object] | None = None,
+        *,
+        named: bool = False,
     ) -> None:
         answer = self._answer
         rows = core.with_models(store, rows)
@@ -125,10 +146,9 @@ class Report:
                 for name, data in documents.items():
                     answer.record("document", row.artifact.key, name, _plain(parsed(data)))
         if on_terminal and rows:
-            answer.block(_table(rows, colour=answer.output.out.colour))
-            for row in rows if answer.output.verbose else ():
-                if words := remark(row):
-                    answer.line(f"  {row.artifact.key}: {words}")
+            answer.block(
+                drawn(rows, colour=answer.output.out.colour, whole=named or bool(answer.output.verbose))
+            )
             self._documents(store, rows)
 
     def _documents(self, store: Store, rows: Sequence[Row]) -> None:
@@ -139,24 +159,26 @@ class Report:
                     self._answer.line(line)
 
 
-def heading(view: View) -> Sequence[Piece]:
-    store = view.store
-    return (
-        Styled(store.family.value, Style.STRONG),
-        f" {store.root}  ({view.mount.fs_type}, owner uid {store.owner_uid})",
-    )
-
-
 def usage(view: View) -> str:
-    """The bar of a store's use, against its budget where it has one, else against the file system."""
-    room = view.room
-    free = f"{text.size(room.free_bytes)} free of {text.size(room.total_bytes)} ({room.binding})"
+    """What the store takes, and a bar: of its budget where it has one, else of where it lies."""
+    room, taken = view.room, view.room.total_bytes - view.room.free_bytes
+    free = f"{text.size(room.free_bytes)} of {text.size(room.total_bytes)} free"
+    here = f"{text.size(view.size)} here"
     if view.budget is not None:
-        return (
-            f"{text.bar(view.size, view.budget)} {text.size(view.size)} of {text.size(view.budget)}; {free}"
-        )
-    taken = room.total_bytes - room.free_bytes
-    return f"{text.bar(taken, room.total_bytes)} {text.size(view.size)} here; {free}"
+        budget = f"budget {_bar(view.size, view.budget)} of {text.size(view.budget)}"
+        return f"{here}; {budget}; {room.binding} {free}"
+    return f"{here}; {room.binding} {_bar(taken, room.total_bytes)}, {free}"
+
+
+def _bar(used: int, whole: int) -> str:
+    """Left out where a line has no room for it."""
+    words = f"{_percent(used, whole)} used"
+    return words if columns_there() < _BAR_FROM else f"{text.bar(used, whole, _BAR)} {words}"
+
+
+def _percent(used: int, whole: int) -> str:
+    share = 100 * used / whole if whole > 0 else 100
+    return f"{share:.0f}%" if not 0 < share < 1 else "<1%"
 
 
 def summary(view: View) -> str:
@@ -168,9 +190,21 @@ def summary(view: View) -> str:
         words.append(f"{stale} stale")
     if held:
         words.append(f"{held} in use")
-    if view.freeable:
-        words.append(f"up to {text.size(view.freeable)} can be freed")
     return ", ".join(words) or "empty"
+
+
+def freeable(parts: Freeable) -> str:
+    """How much can be freed, and by which calls; nothing where nothing can."""
+    calls = (
+        (parts.reclaim_stale, "reclaim-stale"),
+        (parts.evict, "evict"),
+        (parts.evict_quarantined, "evict --quarantined"),
+    )
+    words = [(text.size(count), f"by {call}") for count, call in calls if count]
+    if len(words) == 1:
+        return f"up to {words[0][0]} can be freed {words[0][1]}"
+    each = ", ".join(map(" ".join, words))
+    return f"up to {text.size(parts.total)} can be freed: {each}" if words else ""
 
 
 def record(row: Row) -> Sequence[Piece]:
@@ -193,36 +227,6 @@ def record(row: Row) -> Sequence[Piece]:
 
 def missing_record(path: Path, state: State, message: str) -> Sequence[Piece]:
     return (text.state(state), "-", "-", "0", "0", "-", "0", "0", str(path), message, "-")
-
-
-def remark(row: Row) -> str:
-    """The reason of its state, and whether it is stale, with the evidence."""
-    words = [row.artifact.reason] if row.artifact.reason else []
-    if row.staleness is not None and row.staleness.death is not Death.NOT_STALE:
-        words.append(f"{row.staleness.death.value}: {'; '.join(row.staleness.evidence)}")
-    return "; ".join(words)
-
-
-def _table(rows: Sequence[Row], *, colour: bool) -> str:
-    """The rows, without columns that say nothing about any of them."""
-    cells = [_cells(row) for row in rows]
-    told = [index for index in range(len(_COLUMNS)) if any(row[index] not in ("", "-") for row in cells)]
-    return table(
-        [_COLUMNS[index] for index in told], ([row[index] for index in told] for row in cells), colour=colour
-    )
-
-
-def _cells(row: Row) -> Sequence[Piece]:
-    artifact = row.artifact
-    return (
-        text.state(artifact.state),
-        artifact.key,
-        text.size(artifact.bytes),
-        str(artifact.files),
-        text.age(artifact.last_used),
-        text.holders(artifact.leases),
-        remark(row),
-    )
 
 
 def _plain(value: object) -> str:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from hwctl.core.hazards import hazards
 from hwctl.core.order import Sort
+from hwctl.core.policy import EVICTABLE
 from hwctl.errors import Finding, HwctlError, from_os_error
 from hwctl.fs import numa, space
 from hwctl.fs.mounts import Mount, mount_of, storage_class
@@ -45,11 +46,28 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
-    """A store as it is now. Sizes in bytes; ``size`` and ``budget`` as the family counts them.
+class Freeable:
+    """What could be freed at most, by the call that frees it; bytes as the disk gave them."""
 
-    ``freeable`` is what reclaiming stale entries and evicting unleased ones could free at most.
-    """
+    reclaim_stale: int = 0
+    evict: int = 0
+    evict_quarantined: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.reclaim_stale + self.evict + self.evict_quarantined
+
+    def __add__(self, other: Freeable) -> Freeable:
+        return Freeable(
+            self.reclaim_stale + other.reclaim_stale,
+            self.evict + other.evict,
+            self.evict_quarantined + other.evict_quarantined,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A store as it is now. Sizes in bytes; ``size`` and ``budget`` as the family counts them."""
 
     store: Store
     rows: tuple[Row, ...]
@@ -57,7 +75,7 @@ class View:
     budget: int | None
     room: space.Room
     mount: Mount
-    freeable: int
+    freeable: Freeable
     warnings: tuple[str, ...] = ()
 
     @property
@@ -120,7 +138,7 @@ def view(store: Store) -> View:
     """A whole store. Raises HwctlError when the root itself cannot be looked at."""
     rows = tuple(row_of(store, artifact) for artifact in store.scan())
     warnings = list(hazards(store.root, store.owner_uid))
-    freeable = sum(row.artifact.allocated for row in rows if _freeable(row))
+    freeable = sum((_freeable(store, row) for row in rows), Freeable())
     try:
         size, budget = store.size(), store.budget()
     except HwctlError as exc:
@@ -147,12 +165,18 @@ def row_of(store: Store, artifact: Artifact) -> Row:
         return Row(artifact, Staleness(Death.UNPROVEN, (exc.message,)))
 
 
-def _freeable(row: Row) -> bool:
+def _freeable(store: Store, row: Row) -> Freeable:
+    """Stale entries are reclaim-stale's; what evict would keep whatever it is told is nobody's."""
+    artifact, leases = row.artifact, row.artifact.leases
     if row.staleness is not None:
-        return row.stale
-    leases = row.artifact.leases
-    evictable = row.artifact.state in (State.READY, State.QUARANTINED, *DAMAGED_STATES)
-    return evictable and not leases.shared and not leases.exclusive
+        return Freeable(reclaim_stale=artifact.allocated) if row.stale else Freeable()
+    if leases.shared or leases.exclusive:
+        return Freeable()
+    if artifact.state is State.QUARANTINED:
+        return Freeable(evict_quarantined=artifact.allocated)
+    if artifact.state in EVICTABLE and store.removable(artifact) is None:
+        return Freeable(evict=artifact.allocated)
+    return Freeable()
 
 
 def pages_per_node(artifact: Artifact) -> Mapping[int, int] | None:

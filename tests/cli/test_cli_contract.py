@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import pty
-import select
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 import holders
@@ -19,6 +17,7 @@ import make_ktint8
 import make_pageweights
 import pytest
 import run_hwctl
+from terminal import on_a_terminal
 
 from hwctl.cli.app import tree
 from hwctl.cli.grammar import Verb
@@ -316,38 +315,6 @@ def test_waiting_for_a_lock_can_be_interrupted(base: Path) -> None:
 
 
 # Terminals.
-
-
-def on_a_terminal(
-    *words: str | Path,
-    env: Mapping[str, str] | None = None,
-    columns: int = 80,
-    typed: bytes = b"",
-    status: int = 0,
-) -> str:
-    """Everything a terminal would have been sent; what is ``typed`` waits there from the start."""
-    leader, follower = pty.openpty()
-    process = subprocess.Popen(
-        run_hwctl.command(*words),
-        stdin=follower,
-        stdout=follower,
-        stderr=follower,
-        env=run_hwctl.environment({"TERM": "xterm-256color", "COLUMNS": str(columns), **(env or {})}),
-    )
-    os.close(follower)
-    os.write(leader, typed)
-    data = b""
-    while select.select([leader], [], [], 60)[0]:
-        try:
-            piece = os.read(leader, 65536)
-        except OSError:
-            break
-        if not piece:
-            break
-        data += piece
-    os.close(leader)
-    assert process.wait(30) == status
-    return data.decode().replace("\r\n", "\n")
 
 
 def test_tables_fit_the_terminal_and_colours_repeat_a_word(pages: Path, base: Path) -> None:
