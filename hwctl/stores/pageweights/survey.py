@@ -119,8 +119,10 @@ class Survey:
             return self._bad_page(prefix, names, State.DAMAGED, reason), None
         pair = (layout.receipt_name(prefix, locator.key), layout.artifact_name(prefix, locator.key))
         stats = self._stats((name, *pair))
-        absent = " and ".join(text for text in pair if text not in stats)
-        state, missing = (State.INCOMPLETE, f"{absent} missing") if absent else (State.READY, None)
+        parts = zip(("receipt", "artifact"), pair, strict=True)
+        absent = " and ".join(word for word, text in parts if text not in stats)
+        state = State.INCOMPLETE if absent else State.READY
+        missing = f"no {absent} beside its locator" if absent else None
         return self._artifact(prefix, name, state, stats, missing, _detail(locator)), locator
 
     def _bad_page(
