@@ -37,6 +37,7 @@ _FILES: Mapping[str, str] = {
     "owner": "Another user owns what the tree's owner should own.",
     "pickle-file": "A PyTorch pickle, not safetensors.",
     "symbolic-link": "A link where only a real file or folder may stand.",
+    "text-file": "A text file, such as a README, not safetensors.",
     "too-large": "A document is larger than its format allows.",
     "trailing-bytes": "The file goes on after its last tensor.",
     "truncated": "The file ends before its last tensor does.",

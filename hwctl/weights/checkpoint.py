@@ -26,7 +26,7 @@ from hwctl.weights.checkpoint_index import (
 )
 from hwctl.weights.shards import Shard, follow, open_shard
 
-__all__ = ["Checkpoint", "Shard", "open_checkpoint"]
+__all__ = ["Checkpoint", "Shard", "is_checkpoint", "open_checkpoint"]
 
 WEIGHTS_SUFFIX = ".safetensors"
 STANDARD_INDEX = "model.safetensors.index.json"
@@ -94,6 +94,17 @@ def open_checkpoint(path: Path) -> Checkpoint:
     return Checkpoint(path, tuple(shards), weight_map, model_id, revision, config, unused)
 
 
+def is_checkpoint(path: Path) -> bool:
+    """Whether a path looks like one, by names alone."""
+    if path.name.endswith((WEIGHTS_SUFFIX, INDEX_SUFFIX)):
+        return path.exists()
+    try:
+        names = os.listdir(path)
+    except OSError:
+        return False
+    return "config.json" in names or any(name.endswith((WEIGHTS_SUFFIX, INDEX_SUFFIX)) for name in names)
+
+
 def _open_shards(folder: Path, names: Sequence[str]) -> tuple[list[Shard], list[Finding]]:
     shards: list[Shard] = []
     findings: list[Finding] = []
@@ -114,7 +125,7 @@ def _locate(path: Path) -> _Place:
     chain = follow(Path(os.path.abspath(path)))
     if isinstance(chain, Finding):
         if chain.code == "missing-shard":
-            raise NotFound("there is no such file or folder", path=path)
+            raise NotFound(_nothing_at(path), path=path)
         raise _damaged(path, (chain,))
     if chain[-1].is_dir():
         return _locate_in(path, Path(os.path.realpath(chain[-1])))
@@ -123,6 +134,12 @@ def _locate(path: Path) -> _Place:
     if path.name.endswith(INDEX_SUFFIX):
         return _Place(folder, _weight_files(os.listdir(folder)), path.name)
     return _Place(folder, (path.name,), one_file=True)
+
+
+def _nothing_at(path: Path) -> str:
+    """Where not even the parent is there, the words may be a name on the Hugging Face Hub: ``org/name``."""
+    hint = "" if path.parent.exists() else "; hwctl downloads nothing, so name a local folder"
+    return f"there is no such file or folder{hint}"
 
 
 def _locate_in(path: Path, folder: Path) -> _Place:

@@ -56,7 +56,7 @@ def parse_object(data: bytes, name: str, code: str) -> dict[str, object] | Findi
         return Finding(code, f"{name}: nested too deeply", name)
     except ValueError as exc:
         known = sniff(data[:4096], len(data))
-        if known is not None and known.code != "json-page":
+        if known is not None and known.code not in ("json-page", "text-file"):
             return Finding(
                 known.code, f"{name}: {known.message.replace('not safetensors', 'not JSON')}", name
             )

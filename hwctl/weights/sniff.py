@@ -6,6 +6,7 @@ the name ``model.safetensors`` far more often than damage, and have to be told t
 
 from __future__ import annotations
 
+import codecs
 import re
 
 from hwctl.errors import Finding
@@ -17,6 +18,8 @@ _LFS = re.compile(
     rb"\Aversion https://git-lfs\.github\.com/spec/v1\n"
     rb"(?:.*\n)*?oid (sha256:[0-9a-f]{64})\n(?:.*\n)*?size ([0-9]{1,20})"
 )
+_TEXT_BYTES = 256
+_TEXT_SHOWN = 30
 _LFS_START = b"version https://git-lfs.github.com/spec/"
 _MAGIC = (
     (b"GGUF", "gguf-file", "a GGUF file"),
@@ -35,7 +38,14 @@ def sniff(head: bytes, file_size: int, *, tail: bytes = b"") -> Finding | None:
     """
     if file_size == 0:
         return Finding("file-empty", "the file is empty", expected="a safetensors file", actual=0)
-    return _pointer(head) or _by_magic(head) or _pickle(head) or _text(head) or _zeros(head, tail, file_size)
+    return (
+        _pointer(head)
+        or _by_magic(head)
+        or _pickle(head)
+        or _page(head)
+        or _plain_text(head)
+        or _zeros(head, tail, file_size)
+    )
 
 
 def _pointer(head: bytes) -> Finding | None:
@@ -73,7 +83,7 @@ def _pickle(head: bytes) -> Finding | None:
     return None
 
 
-def _text(head: bytes) -> Finding | None:
+def _page(head: bytes) -> Finding | None:
     text = head.removeprefix(b"\xef\xbb\xbf").lstrip().lower()
     if text.startswith((b"<!doctype html", b"<html", b"<head", b"<body")):
         return Finding("html-page", "an HTML page, such as a login or error page, not safetensors")
@@ -84,6 +94,19 @@ def _text(head: bytes) -> Finding | None:
     if text.startswith((b'{"', b"{\n", b"{ ", b"{\r", b"[{", b"[\n", b'["')) or text in (b"{}", b"[]"):
         return Finding("json-page", "a JSON document, such as an error answer, not safetensors")
     return None
+
+
+def _plain_text(head: bytes) -> Finding | None:
+    """No header begins so: eight characters read as its length are more than 10^17 bytes."""
+    try:
+        # Incremental, since a character may be cut at the end of what is looked at.
+        start = codecs.getincrementaldecoder("utf-8")().decode(head[:_TEXT_BYTES]).strip()
+    except UnicodeDecodeError:
+        return None
+    if len(head) < 8 or not start or not all(char.isprintable() or char in "\n\r\t" for char in start):
+        return None
+    line = start.splitlines()[0]
+    return Finding("text-file", f"a text file, not safetensors (it begins with {line[:_TEXT_SHOWN]!r})")
 
 
 def _zeros(head: bytes, tail: bytes, file_size: int) -> Finding | None:
