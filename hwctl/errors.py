@@ -83,7 +83,7 @@ class Usage(HwctlError):
 
 
 class NotFound(HwctlError):
-    """PATH does not exist, or is no store or artifact of a known family."""
+    """PATH does not exist, or is no store or artifact of any family."""
 
     status = Status.NOT_FOUND
 

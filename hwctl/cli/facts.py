@@ -21,7 +21,7 @@ ABOUT = (
 _MEANINGS = {
     Status.OK: "Done; for verify: all is valid. Nothing to do is also 0.",
     Status.USAGE: "A wrong option, value or combination. Nothing was touched; fix the call.",
-    Status.NOT_FOUND: "PATH does not exist, or is no store or artifact of a known family.",
+    Status.NOT_FOUND: "PATH does not exist, or is none of hwctl's three kinds of store, nor an artifact in one.",
     Status.BUSY: "Locked or leased by somebody else, and --wait ran out. Try later.",
     Status.REFUSED: "Unsafe: owner, mode, link, remote file system, death not provable, no confirmation,"
     " identity collision. A person decides.",

@@ -16,6 +16,7 @@ from hwctl.errors import HwctlError, NotFound, Refused, from_os_error
 from hwctl.stores.base import Artifact, Family, Match, State, Store
 from hwctl.stores.hostweights import store as hostweights
 from hwctl.stores.ktint8 import store as ktint8
+from hwctl.stores.misnamed import taken_for_one
 from hwctl.stores.pageweights import store as pageweights
 
 # A page cache or a host weight store may lie inside a folder that also is a base of kt-int8 trees, as in
@@ -35,7 +36,7 @@ _OPEN: Mapping[Family, Callable[[Path], Store]] = {
 def locate(path: Path, family: Family | None = None) -> Match:
     """The store or entry that PATH names, as ``family`` only where one is given.
 
-    Raises NotFound where there is nothing of a known family, Refused for a link in place of a store, and
+    Raises NotFound where there is nothing of any family, Refused for a link in place of a store, and
     IoFailed where the path cannot be looked at.
     """
     settled = settle(path)
@@ -59,8 +60,7 @@ def locate(path: Path, family: Family | None = None) -> Match:
     _require_no_link(settled, path)
     if not os.path.lexists(settled):
         raise NotFound(f"{path} does not exist", path=path)
-    known = "no store or artifact of a known family" if family is None else f"no {family} store or artifact"
-    raise NotFound(f"{path} is {known}", path=path)
+    raise NotFound(f"{path} {taken_for_one(settled, family)}", path=path)
 
 
 def open_store(match: Match) -> Store:

@@ -15,6 +15,7 @@ from run_hwctl import NOBODY, hwctl_
 
 TINY = Path(__file__).parents[1] / "data" / "tiny-llama"
 LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"4d" * 32 + b"\nsize 12345\n"
+KINDS = "no store or artifact of hostweights, ktint8 or pageweights"
 SHARD = "model-00002-of-00002.safetensors"
 
 
@@ -52,8 +53,8 @@ class Scene:
         spoil(self.folder / name / SHARD)
 
     def word(self, word: str) -> str:
-        if word == "@artifact":
-            return str(self.artifact)
+        if word.startswith("@artifact"):
+            return str(self.artifact) + word.removeprefix("@artifact")
         return str(self.folder / word[1:]) if word.startswith("@") else word
 
 
@@ -76,9 +77,27 @@ MISTAKES: list[tuple[str, tuple[str, ...], int, str]] = [
     ("no path", ("verify",), 2, "missing PATH"),
     ("an empty path", ("verify", ""), 2, "an empty path"),
     ("a path that is not there", ("verify", "@gone"), 10, "does not exist"),
-    ("a folder that is no store", ("verify", "@empty"), 10, "no store or artifact of a known family"),
-    ("a file that is no store", ("verify", "@file"), 10, "no store or artifact of a known family"),
-    ("the wrong family", ("verify", "@store", "--family", "ktint8"), 10, "no ktint8 store"),
+    ("a folder that is no store", ("verify", "@empty"), 10, KINDS),
+    ("a file that is no store", ("verify", "@file"), 10, KINDS),
+    (
+        "a checkpoint verified",
+        ("verify", "@whole"),
+        10,
+        "hwctl publish hostweights --from it makes an artifact",
+    ),
+    ("a checkpoint evicted", ("evict", "@whole", "-y"), 10, "hwctl publish hostweights --from it"),
+    ("a checkpoint consumed", ("consume", "@whole", "--discard", "-y"), 10, "hwctl publish ktint8 --from it"),
+    ("a shard verified", ("verify", f"@whole/{SHARD}"), 10, "is a checkpoint"),
+    ("a folder of a store", ("verify", "@store/artifacts"), 10, "store; name that, or an artifact in it"),
+    ("another folder of a store", ("evict", "@store/quarantine", "-y"), 10, "lies inside the store"),
+    ("a manifest in an artifact", ("verify", "@artifact/manifest.json"), 10, "name that, or the artifact"),
+    ("a manifest in a tree", ("verify", "@kt-int8-some-run/kt-ephemeral-manifest.json"), 10, "the artifact"),
+    (
+        "the wrong family",
+        ("verify", "@store", "--family", "ktint8"),
+        10,
+        "is of the family hostweights, no ktint8",
+    ),
     ("an unknown level", ("verify", "@store", "--level", "deep"), 2, "'deep' is not one of 'marker'"),
     ("minutes or months", ("verify", "@store", "--timeout", "5m"), 2, "write 5min"),
     ("no time at all", ("verify", "@store", "--timeout", "0s"), 2, "--timeout"),
@@ -94,6 +113,14 @@ MISTAKES: list[tuple[str, tuple[str, ...], int, str]] = [
     ("a page as weights", ("inspect", "@page.html"), 0, "HTML page"),
     ("no source", ("publish", "hostweights", "--store", "@store"), 2, "--from"),
     ("a source that is not there", (*PUBLISH, "@gone"), 10, "no such file or folder"),
+    ("a name on a hub", (*PUBLISH, "Qwen/Qwen3-8B"), 10, "hwctl downloads nothing, so name a local folder"),
+    ("a hub's name for trees", (*KTINT8, "job-000001", "--from", "Qwen/Qwen3-30B"), 10, "downloads nothing"),
+    (
+        "a text as source",
+        (*PUBLISH, "@file"),
+        65,
+        "a text file, not safetensors (it begins with 'just text')",
+    ),
     ("a source without weights", (*PUBLISH, "@empty"), 65, "no .safetensors file"),
     ("a missing shard", (*PUBLISH, "@missing"), 65, f"1 of 2 shards missing: {SHARD}"),
     ("an LFS pointer", (*PUBLISH, "@pointer"), 65, "fetch it with git lfs pull"),
@@ -154,6 +181,13 @@ def test_one_line_says_what_is_wrong(scene: Scene, words: tuple[str, ...], statu
     assert "Traceback" not in run.err
     if status not in (0, 12, 65):
         assert len(run.err.splitlines()) <= 1, run.err
+
+
+def test_inspect_says_what_a_path_is_instead(scene: Scene) -> None:
+    run = hwctl_("inspect", scene.word("@whole"), scene.store / "quarantine")
+    assert run.status == 10
+    assert "whole is a checkpoint; hwctl publish hostweights --from it" in run.err
+    assert f"lies inside the store {scene.store}; name that, or an artifact in it" in run.err
 
 
 @pytest.mark.parametrize("verb", ["verify", "evict"])
