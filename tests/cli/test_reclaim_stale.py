@@ -102,6 +102,31 @@ def test_ready_trees_go_only_with_the_flag(tmp_path: Path) -> None:
     assert any("gone" in clause or "reused" in clause for clause in run.results[0]["evidence"])
 
 
+def test_a_tree_that_exec_holds_is_kept_for_its_holder(tmp_path: Path) -> None:
+    path = make_ktint8.make_ready(tmp_path, "ready-1", process=make_ktint8.dead_process())
+    holder = start("exec", path, "--level", "marker", "--", "sh", "-c", "echo held; exec sleep 60")
+    try:
+        assert holder.stdout is not None and holder.stdout.readline() == "held\n"
+        run = hwctl_("reclaim-stale", tmp_path, "--ready", "-n", "--older-than", "0.01s")
+        named = hwctl_("reclaim-stale", path, "--ready", "-y", "--older-than", "0.01s")
+        without = hwctl_("reclaim-stale", tmp_path, "-n")
+    finally:
+        holder.kill()
+        holder.wait()
+    *_, reason = run.out.splitlines()[0].split("\t")
+    assert reason.startswith(f"live: leased by pid {holder.pid} (uid {os.getuid()}, sleep, running for ")
+    assert "gone" not in reason
+    assert (run.status, named.status, path.exists()) == (0, 11, True)
+    assert without.out == "nothing to do\n"
+
+
+def test_the_first_word_of_evidence_is_what_keeps_a_tree(tmp_path: Path) -> None:
+    make_ktint8.make_ready(tmp_path, "ready-1", process=None)
+    run = hwctl_("reclaim-stale", tmp_path, "--ready", "-n")
+    *_, reason = run.out.splitlines()[0].split("\t")
+    assert reason.startswith("live: something in it changed ")
+
+
 def test_one_run_alone(tmp_path: Path) -> None:
     """REC-07: an epilog touches its own run and no other, whatever else is dead."""
     mine = make_ktint8.make_staging(tmp_path, "job-4711", process=make_ktint8.dead_process())

@@ -42,7 +42,8 @@ def judge(artifact: Artifact, policy: StalePolicy, open_files: Callable[[], Open
     if judge is None:
         return Staleness(Death.NOT_STALE, (artifact.reason,) if artifact.reason else ())
     with opened_dir(artifact.path) as root_fd:
-        held = _held(root_fd)
+        kept_anyway = artifact.state is State.READY and not policy.ready
+        held = _held(root_fd) or (None if kept_anyway else _leased(root_fd))
         if held is not None:
             return Staleness(Death.LIVE, (held,))
         return judge(_Tree(artifact, root_fd, open_files), policy)
@@ -60,6 +61,13 @@ def _held(root_fd: int) -> str | None:
     except Busy as exc:
         return exc.message
     return None
+
+
+def _leased(root_fd: int) -> str | None:
+    """Who shares the lock on the root, as hwctl exec does for its command; to try would shut others out."""
+    found = LockTable.read().holders(inode_of(os.fstat(root_fd)))
+    others = [holder.describe() for holder in found if holder.pid != os.getpid()]
+    return f"leased by {', '.join(others)}" if others else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,11 +136,11 @@ def _unused(tree: _Tree, grace_ns: int, evidence: tuple[str, ...]) -> Staleness:
     age_ns = time.time_ns() - newest_ns
     if age_ns < grace_ns:
         why = f"something in it changed {age_ns / _NS:.1f} s ago, less than {grace_ns / _NS:g} s"
-        return Staleness(Death.LIVE, (*evidence, why))
+        return Staleness(Death.LIVE, (why, *evidence))
     seen = tree.open_files()
     users = seen.users(inodes)
     if users:
-        return Staleness(Death.LIVE, (*evidence, _uses(users[0])))
+        return Staleness(Death.LIVE, (_uses(users[0]), *evidence))
     # Processes of other users are no doubt: kt-kernel and hwctl refuse a tree that is not their own. Nor is
     # pid 1, which here is the machine's init and may keep even root from looking.
     hidden = [pid for pid in seen.unreadable if pid != 1 and uid_of(pid) == tree.artifact.owner_uid]

@@ -82,7 +82,7 @@ def test_recent_writes_keep_it(base: Path) -> None:
     for policy in (StalePolicy(), StalePolicy(older_than=3600 * NS)):
         verdict = judge(root, policy)
         assert verdict.death is Death.LIVE
-        assert "changed" in verdict.evidence[-1]
+        assert "changed" in verdict.evidence[0]
 
 
 def test_a_reused_pid(base: Path, sleeper: subprocess.Popen[bytes]) -> None:
@@ -161,8 +161,8 @@ def test_a_process_that_uses_it(base: Path, how: str) -> None:
         process.stdout.readline()
         verdict = judge(root)
         assert verdict.death is Death.LIVE
-        assert f"pid {process.pid}" in verdict.evidence[-1]
-        assert how in verdict.evidence[-1]
+        assert f"pid {process.pid}" in verdict.evidence[0]
+        assert how in verdict.evidence[0]
     finally:
         process.kill()
         process.communicate()
