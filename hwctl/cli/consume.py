@@ -24,7 +24,7 @@ _To = Annotated[
         metavar="DIR",
         parser=units.path,
         show_default=False,
-        help="Write every layer to DIR as fp32 safetensors, the parts put together.",
+        help="Write every layer to DIR as fp32 safetensors, the parts put together; then it is deleted.",
     ),
 ]
 _Each = Annotated[
@@ -34,10 +34,11 @@ _Each = Annotated[
         metavar="CMD",
         parser=units.word,
         show_default=False,
-        help="Run CMD with the layer's folder as its last word; it must end with 0; output goes to stderr.",
+        help="Run CMD with the layer's folder as its last word; once it ended with 0 the layer is deleted."
+        " Its output goes to stderr.",
     ),
 ]
-_Discard = Annotated[bool, typer.Option("--discard", help="Take the layers over to nowhere: free them.")]
+_Discard = Annotated[bool, typer.Option("--discard", help="Hand the layers over to nobody: delete them.")]
 _CheckOnly = Annotated[
     bool, typer.Option("--check-only", help="Read every layer in full and leave the tree as it is.")
 ]
@@ -76,9 +77,12 @@ def consume(
 ) -> int:
     """Consume a ready tree: for each layer validate, hand over, mark, delete; then remove the tree.
 
-    The lock on the tree is taken first, so that a second consumer is refused. A layer is deleted only after
-    it was handed over. A signal stops the run after the layer in hand; run again, it goes on with the layers
-    that are left, which kt-kernel's own reader cannot. Under hwctl exec the lease that it holds is converted.
+    The lock on the tree is taken first, so that a second consumer is refused. Deleting is what consuming
+    means: with --to and --each nothing is asked, and a layer is deleted once it was handed over, which is
+    when its file is on the disk or CMD has ended with 0. --discard hands over to nobody and so asks first,
+    or wants --yes. --dry-run is --check-only. A signal stops the run after the layer in hand; run again, it
+    goes on with the layers that are left, which kt-kernel's own reader cannot. Under hwctl exec the lease
+    that it holds is converted.
     """
     if family not in (None, params.Family.KTINT8):
         raise Usage("consume knows kt-int8 trees only")

@@ -65,6 +65,20 @@ def test_each_gets_the_folder_and_its_output_goes_to_stderr(tree: Path, tmp_path
     assert not tree.exists()
 
 
+def test_what_is_handed_over_is_deleted_unasked_and_what_is_not_wants_a_yes(
+    tree: Path, tmp_path: Path
+) -> None:
+    """--to and --each alike: deleting after the hand-over is what consuming means."""
+    each = make_ktint8.make_ready(tree.parent, "run-0002", states=("ready",) * LAYERS)
+    discard = make_ktint8.make_ready(tree.parent, "run-0003", states=("ready",) * LAYERS)
+    assert hwctl_("consume", tree, "--to", tmp_path / "out").status == 0
+    assert hwctl_("consume", each, "--each", "true").status == 0
+    refused = hwctl_("consume", discard, "--discard")
+    assert (refused.status, "--yes" in refused.err) == (12, True)
+    assert (tree.exists(), each.exists(), discard.exists()) == (False, False, True)
+    assert states(discard) == ["ready"] * LAYERS
+
+
 def test_a_command_that_fails_keeps_its_layer(tree: Path) -> None:
     done = hwctl_("consume", tree, "--each", "sh -c 'case $0 in *_layer_1) exit 7;; esac'", "--json")
     assert done.status == 12
