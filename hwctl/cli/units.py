@@ -92,16 +92,24 @@ def size(text: str) -> int:
     if unit == "%":
         raise typer.BadParameter(f"{text!r}: no whole is known here that this could be a share of")
     if unit.upper() in _BARE:
-        letter = unit.upper()
-        power = "KMGTPE".index(letter) + 1
-        binary, decimal = f"{number}{letter}iB (2^{10 * power})", f"{number}{letter}B (10^{3 * power})"
-        raise typer.BadParameter(f"{text!r} is ambiguous; write {binary} or {decimal}")
+        raise typer.BadParameter(f"{text!r} is ambiguous; write {_sizes_meant(number, unit)}")
     if unit not in _SIZES:
-        raise typer.BadParameter(f"{text!r}: unknown unit {unit!r}; write for example 200GiB or 200GB")
+        raise typer.BadParameter(f"{text!r}: unknown unit {unit!r}; write {_sizes_meant(number, unit)}")
     amount = int(_positive(Decimal(number), text) * _SIZES[unit])
     if not 1 <= amount < 1 << 63:
         raise typer.BadParameter(f"{text!r} is no number of bytes that a file system could hold")
     return amount
+
+
+def _sizes_meant(number: str, unit: str) -> str:
+    """How a size is written that may be meant by a unit in other letters: ``5GiB (2^30) or 5GB (10^9)``."""
+    match = re.fullmatch(r"([kmgtpe])(i?)b?", unit, re.ASCII | re.IGNORECASE)
+    if match is None:
+        return "for example 200GiB or 200GB"
+    letter = match[1].upper()
+    power = "KMGTPE".index(letter) + 1
+    binary = f"{number}{letter}iB (2^{10 * power})"
+    return binary if match[2] else f"{binary} or {number}{letter}B (10^{3 * power})"
 
 
 def rate(text: str) -> int:

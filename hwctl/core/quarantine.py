@@ -7,7 +7,7 @@ puts an entry over an existing one. Places, names and notes of the quarantine ar
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from hwctl.core.act import Deed, carry_out
@@ -54,7 +54,7 @@ def _deny(step: Step) -> str:
     return "nothing was changed"
 
 
-def find(stores: Iterable[Store], name: str) -> Target:
+def find(stores: Sequence[Store], name: str) -> Target:
     """The entry to restore, by its name in quarantine, or by its key where only one entry has it.
 
     Raises NotFound, or Refused with the names when a key stands for several.
@@ -66,7 +66,11 @@ def find(stores: Iterable[Store], name: str) -> Target:
         if artifact.state in _MAY_BE_RESTORED and name in (artifact.key, artifact.path.name)
     ]
     if not found:
-        raise NotFound(f"{name}: nothing of that name or key is quarantined or denied here")
+        where = ", ".join(str(store.root) for store in stores) or "no store"
+        raise NotFound(
+            f"{name}: nothing of that name or key is quarantined or denied; looked in {where};"
+            " name another store before --restore"
+        )
     if len(found) > 1:
         paths = sorted(str(_entry(target).path) for target in found)
         raise Refused(
