@@ -135,7 +135,7 @@ def evict(
         dry_run=dry_run,
         metrics=destination(metrics, "evict"),
     ) as answer:
-        targets = Resolver(answer, family).named(paths)
+        targets = Resolver(answer, family, idle=True).named(paths)
         stores = [target for target in targets if target.artifact is None]
         entries = [target for target in targets if target.artifact is not None]
         if stores and entries:

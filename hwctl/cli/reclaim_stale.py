@@ -21,6 +21,7 @@ Examples:
   hwctl reclaim-stale -n                        what would go from /dev/shm, and why
   hwctl reclaim-stale -y --older-than 2h        for cron
   hwctl reclaim-stale -y --run-id job-4711      for a job's epilog: this run's trees alone
+  hwctl reclaim-stale -y --family ktint8 /mnt/kt    a base of its own, which may be empty
 """
 
 _Paths = Annotated[
@@ -77,13 +78,14 @@ def reclaim_stale(
     color: params.Color = params.Colors.AUTO,
     family: params.FamilyOption = None,
 ) -> int:
-    """Remove what producers proven dead have left behind.
+    """Remove what publishers and consumers that crashed or were killed have left behind.
 
     Staging, temporaries, half-finished moves, orphans and half-consumed trees nobody holds. A pid alone
     proves nothing: death is a free lock that the producer is known to hold, another boot, or a pid that is
     gone, a zombie, or younger than the lease; the evidence is told for what goes and for what is kept. A
     sweep that keeps entries is ok (0); an entry named as PATH and kept is busy (11) while it lives, and
-    refused (12) when its death cannot be proven.
+    refused (12) when its death cannot be proven. A folder that holds no store is not found (10); a base of
+    kt-int8 trees looks so while it is empty, and is taken for one with --family ktint8 (nothing to do, 0).
     """
     from hwctl.cli.metrics import destination
 
@@ -106,7 +108,7 @@ def reclaim_stale(
         selection = core.Selection(tuple(match or ()), run_id)
         # Whoever is not going to look at the plan need not wait until every tree has been walked.
         sizes = dry_run or not yes
-        resolver = Resolver(answer, family, sizes=sizes)
+        resolver = Resolver(answer, family, idle=True, sizes=sizes)
         targets = resolver.named(paths) if paths else resolver.default()
         steps: list[Step] = []
         for target in targets:

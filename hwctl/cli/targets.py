@@ -20,9 +20,17 @@ class Resolver:
     of the run that does not stop the others."""
 
     def __init__(
-        self, answer: Answer, family: Family | None, *, absent: bool = False, sizes: bool = True
+        self,
+        answer: Answer,
+        family: Family | None,
+        *,
+        absent: bool = False,
+        idle: bool = False,
+        sizes: bool = True,
     ) -> None:
-        """``absent`` lets an entry be named that is not there yet; ``sizes`` as for ``Store.scan``."""
+        """``absent`` lets an entry be named that is not there yet; ``idle`` is as for ``locate``, and ``sizes``
+        as for ``Store.scan``."""
+        self._idle = idle
         self._sizes = sizes
         self._answer = answer
         self._family = family
@@ -34,7 +42,7 @@ class Resolver:
         found: dict[tuple[Family, Path], Target] = {}
         for path in paths:
             try:
-                match = locate.locate(path, self._family)
+                match = locate.locate(path, self._family, idle=self._idle)
                 target = self._target(match, named=True)
             except HwctlError as exc:
                 self._answer.fail(exc)

@@ -106,12 +106,44 @@ def test_damage_wins_over_absence(hwctl: Run, base: Path, tmp_path: Path) -> Non
     assert hwctl("verify", tmp_path / "nope", base, "--json").status == 65
 
 
-def test_a_link_to_a_store_is_refused_by_name(hwctl: Run, pages: Path, tmp_path: Path) -> None:
+def test_a_link_to_a_page_cache_or_an_artifact_is_refused_by_name(
+    hwctl: Run, pages: Path, weights: Path, base: Path, tmp_path: Path
+) -> None:
+    artifact = weights / "artifacts" / make_hostweights.key_of(0)
     link = tmp_path / "link"
-    link.symlink_to(pages)
-    done = hwctl("verify", link)
-    assert done.status == 12
-    assert str(pages) in done.err
+    for target in (pages, artifact, tree(base), tmp_path / "nowhere", link):
+        link.symlink_to(target)
+        done = hwctl("verify", link)
+        assert (done.status, str(target) in done.err) == (12, True)
+        link.unlink()
+
+
+def test_a_link_to_a_store_is_the_store_as_it_is_for_publish(
+    hwctl: Run, weights: Path, base: Path, tmp_path: Path
+) -> None:
+    link, chain = tmp_path / "link", tmp_path / "chain"
+    chain.symlink_to(link)
+    for store in (weights, base):
+        link.symlink_to(store)
+        for named in (link, chain):
+            done = hwctl("verify", named, "--level", "marker", "--json")
+            assert done.status == 0
+            assert {row["store"] for row in done.results} == {str(store)}
+        evicted = hwctl("evict", link, "--keep", "1", "-y", "--json")
+        assert evicted.status == 0 and evicted.results[0]["path"].startswith(f"{store}/")
+        assert link.is_symlink()
+        link.unlink()
+
+
+def test_a_link_inside_a_base_stands_for_nothing_else(hwctl: Run, base: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir(mode=0o700)
+    make_ktint8.make_ready(other, "job-1")
+    link = base / "kt-int8-job-4713"
+    link.symlink_to(other)
+    assert hwctl("evict", link, "-y").status == 12
+    assert hwctl("evict", base, "--all", "-y").status in (0, 12)
+    assert tree(other, "job-1").exists()
 
 
 def test_busy_names_the_holder_and_waiting_ends(hwctl: Run, base: Path) -> None:

@@ -185,3 +185,5 @@ def test_the_words_of_the_help_empty_the_quarantine(kit: Kit) -> None:
     assert "KiB in quarantine (evict --quarantined --all)" in left_out
     done = hwctl_("evict", kit.root, "--quarantined", "--all", "-y")
     assert done.status == 0 and not aside.exists()
+    again = hwctl_("evict", kit.root, "--quarantined", "--all", "-n", "--family", kit.name)
+    assert again.out == "nothing to do\n"

@@ -127,6 +127,30 @@ def test_the_first_word_of_evidence_is_what_keeps_a_tree(tmp_path: Path) -> None
     assert reason.startswith("live: something in it changed ")
 
 
+def test_an_emptied_base_is_one_to_whoever_says_so(tmp_path: Path) -> None:
+    base = tmp_path / "base"
+    base.mkdir(mode=0o700)
+    tree = make_ktint8.make_ready(base, "run-0001")
+    assert hwctl_("consume", tree, "--discard", "-y").status == 0
+    assert os.listdir(base) == []
+    told = ("--family", "ktint8")
+    sweep = hwctl_("reclaim-stale", base, "-n", *told)
+    assert (sweep.status, sweep.out, sweep.err) == (0, "nothing to do\n", "")
+    by_root = hwctl_("reclaim-stale", "-y", *told, env={"HWCTL_ROOTS": str(base)})
+    assert (by_root.status, by_root.err) == (0, "")
+    assert hwctl_("evict", base, "--all", "-y", *told).status == 0
+    seen = hwctl_("inspect", base, "--json", *told)
+    assert (seen.status, seen.results) == (0, [])
+    for verb in ("reclaim-stale", "inspect", "verify"):
+        assert hwctl_(verb, base).status == 10
+    for family in ("hostweights", "pageweights"):
+        assert hwctl_("reclaim-stale", base, "--family", family).status == 10
+    # Of a check before a start, an empty folder may be a mount that is missing.
+    assert hwctl_("verify", base, *told).status == 10
+    (base / "notes.txt").touch()
+    assert hwctl_("reclaim-stale", base, "-n", *told).status == 10
+
+
 def test_one_run_alone(tmp_path: Path) -> None:
     """REC-07: an epilog touches its own run and no other, whatever else is dead."""
     mine = make_ktint8.make_staging(tmp_path, "job-4711", process=make_ktint8.dead_process())

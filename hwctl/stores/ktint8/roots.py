@@ -125,6 +125,14 @@ def locate(path: Path) -> tuple[Path, Root | None] | None:
     return (path, None) if _is_base(path) else None
 
 
+def is_idle(path: Path) -> bool:
+    """Whether a folder holds nothing, or nothing but what a killed hwctl left: a base once its last tree was
+    consumed looks so, and so does any empty folder. A base with a quarantine is recognised by that."""
+    if path.is_symlink() or not path.is_dir():
+        return False
+    return all(layout.is_own_temporary(name) for name in os.listdir(path))
+
+
 def _is_base(path: Path) -> bool:
     if path == SHARED_MEMORY:
         return path.is_dir()
