@@ -28,8 +28,8 @@ class Resolver:
         idle: bool = False,
         sizes: bool = True,
     ) -> None:
-        """``absent`` lets an entry be named that is not there yet; ``idle`` is as for ``locate``, and ``sizes``
-        as for ``Store.scan``."""
+        """``absent`` lets an entry be named that is not there yet; ``idle`` is meant as by ``locate``,
+        ``sizes`` as by ``Store.scan``."""
         self._idle = idle
         self._sizes = sizes
         self._answer = answer
