@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 from hwctl.core.source_digests import digest_sources
 from hwctl.core.tensor_digests import content_of, digest_tensors
@@ -54,9 +55,19 @@ class FormatMetadata:
     value: object
 
 
+class Expect(Protocol):
+    """Told how many bytes ``advance`` will hear of, once for each pass that is named, before the first."""
+
+    def __call__(self, total: int, /, *passes: str) -> None: ...
+
+
+def _expects_nothing(_total: int, /, *_passes: str) -> None:
+    pass
+
+
 @dataclass(frozen=True, slots=True)
 class Work:
-    """How to go about it. ``expect`` is told how many bytes ``advance`` will hear of, once known.
+    """How to go about it.
 
     ``wait`` (seconds, None without end) bounds each wait for a lock, not the reading between them.
     """
@@ -64,7 +75,7 @@ class Work:
     jobs: int = 1
     wait: float | None = None
     advance: Advance = silent
-    expect: Advance = silent
+    expect: Expect = _expects_nothing
 
     def deadline(self) -> Deadline:
         """The end of a wait that begins now."""
@@ -94,7 +105,7 @@ class Material:
         """The content digest of the source; a checkpoint is read through for it."""
         if self.content_sha256 is not None:
             return self.content_sha256
-        work.expect(self.bytes)
+        work.expect(self.bytes, "comparing")
         specs = self.publication.tensors
         return content_of(specs, digest_tensors(self.reader, specs, jobs=work.jobs, advance=work.advance))
 
@@ -112,7 +123,7 @@ def from_checkpoint(
     total = sum(shard.size for shard in checkpoint.shards)
     promised = any(shard.blob_digest is not None for shard in checkpoint.shards)
     hashing = identity is None or promised
-    work.expect(total * 2 if hashing else total)
+    work.expect(total, *(("hashing", "writing") if hashing else ()))
     files = digest_sources(checkpoint, jobs=work.jobs, advance=work.advance) if hashing else ()
     if identity is None:
         identity = derive_identity(
@@ -152,7 +163,7 @@ def from_artifact(match: Match, metadata: FormatMetadata | None, work: Work) -> 
     held = leases.shared(root, key, work.deadline(), create=False)
     try:
         options = CheckOptions(jobs=work.jobs, advance=work.advance)
-        work.expect(2 * _payload_bytes(match.path))
+        work.expect(_payload_bytes(match.path), "verifying", "writing")
         seen = examine_key(root, key, Level.FULL, options)
         if seen is None:
             raise NotFound("there is no such artifact", path=match.path)

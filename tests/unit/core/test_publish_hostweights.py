@@ -98,10 +98,16 @@ def test_an_interruption_leaves_nothing_and_no_thread(moment: int, tiny: Path, t
 
 def test_progress_is_told_the_whole_and_then_exactly_that_much(tiny: Path, tmp_path: Path) -> None:
     told: list[int] = []
-    expected: list[int] = []
-    publish(Request(tiny, tmp_path / "store", work=Work(advance=told.append, expect=expected.append)))
+    expected: list[tuple[int, tuple[str, ...]]] = []
+
+    def expect(total: int, /, *passes: str) -> None:
+        expected.append((total, passes))
+
+    publish(Request(tiny, tmp_path / "store", work=Work(advance=told.append, expect=expect)))
+    ((total, passes),) = expected
+    assert passes == ("hashing", "writing")
     # What is written has other headers than what was read; that may make a difference of a percent.
-    assert sum(told) == pytest.approx(expected[-1], rel=0.1)
+    assert sum(told) == pytest.approx(2 * total, rel=0.1)
 
 
 def test_a_plan_and_the_publication_agree(tiny: Path, tmp_path: Path) -> None:
