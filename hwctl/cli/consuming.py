@@ -45,8 +45,8 @@ class Run:
 
     def check(self, layers: Spans | None) -> None:
         """Read the layers, change nothing."""
-        with self._answer.progress("check", None if layers else self._tree.bytes) as progress:
-            work = Work(self._jobs, progress.advance)
+        with self._answer.progress("check") as progress:
+            work = Work(self._jobs, progress.advance, progress.expect)
             ending = core.check(self._tree.path, self._opening, layers, self._report, work)
         self._tell("checked", ending.left)
         what = f"checked {text.number(len(self._layers), 'layer')}, all sound"
@@ -62,8 +62,8 @@ class Run:
         self._word = "consumed"
         ending: Ending | None = None
         try:
-            with self._answer.progress("consume", self._tree.bytes) as progress:
-                work = Work(self._jobs, progress.advance)
+            with self._answer.progress("consume") as progress:
+                work = Work(self._jobs, progress.advance, progress.expect)
                 hand_over = _hand_over(to, each, work)
                 ending = core.consume(self._tree.path, self._opening, hand_over, self._report, work)
         finally:

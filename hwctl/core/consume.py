@@ -27,10 +27,11 @@ HandOver = Callable[[ConsumableTree, int], Path | None]
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """How to go about it; ``jobs`` workers validate."""
+    """How to go about it; ``jobs`` workers validate. ``expect`` is told what ``advance`` adds up to."""
 
     jobs: int = 1
     advance: Advance = silent
+    expect: Advance = silent
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,8 @@ def check(path: Path, opening: Opening, layers: Container[int] | None, report: R
         chosen = [layer for layer in tree.left if layers is None or layer in layers]
         if layers is not None and not chosen:
             raise NotFound("has none of the layers asked for", path=path)
+        size = tree.manifest.geometry.layer_bytes
+        work.expect(size * len(chosen))
         for layer in chosen:
             read = tree.validate([layer], workers=work.jobs)
             work.advance(read)
@@ -82,6 +85,7 @@ def consume(path: Path, opening: Opening, hand_over: HandOver, report: Report, w
             # Handed over by a run that was killed while it deleted.
             report(Consumed(layer, 0, tree.consume(layer)))
         size = tree.manifest.geometry.layer_bytes
+        work.expect(size * len(tree.left))
         for layer in tree.left:
             if signals.noted is not None:
                 return Ending(tree.left, False, True)
