@@ -45,12 +45,20 @@ from hwctl.cli.grammar import Verb, verb_of
 from hwctl.cli.help import App
 from hwctl.errors import Usage
 
+EXAMPLES = """
+Examples:
+  hwctl publish hostweights --from ~/models/Qwen3-8B --store /srv/weights  make an artifact of a checkpoint
+  hwctl verify /srv/weights  check every artifact of a store, every byte
+  hwctl inspect  show what lies on this node, and who uses it
+  hwctl evict /srv/weights --max-size 200GiB -n  show what would go; without -n it is removed
+"""
+
 _VERBS = (publish, verify, inspect, quarantine, reclaim_stale, evict, consume, exec)
 
 
 def build() -> typer.Typer:
     """The whole command tree."""
-    app = App("hwctl", root)
+    app = App("hwctl", root, epilog=EXAMPLES)
     for verb in _VERBS:
         verb.register(app)
     return app

@@ -75,14 +75,14 @@ def consume(
     color: params.Color = params.Colors.AUTO,
     family: params.FamilyOption = None,
 ) -> int:
-    """Consume a ready tree: for each layer validate, hand over, mark, delete; then remove the tree.
+    """Hand the layers of a kt-int8 tree over one by one, deleting each from memory once it is taken.
 
-    The lock on the tree is taken first, so that a second consumer is refused. Deleting is what consuming
-    means: with --to and --each nothing is asked, and a layer is deleted once it was handed over, which is
-    when its file is on the disk or CMD has ended with 0. --discard hands over to nobody and so asks first,
-    or wants --yes. --dry-run is --check-only. A signal stops the run after the layer in hand; run again, it
-    goes on with the layers that are left, which kt-kernel's own reader cannot. Under hwctl exec the lease
-    that it holds is converted.
+    A layer is validated, handed over, marked, deleted; with the last one the tree goes too. The lock on the
+    tree is taken first, so that a second consumer is refused. Deleting is what consuming means: with --to and
+    --each nothing is asked, and a layer is deleted once it was handed over, which is when its file is on the
+    disk or CMD has ended with 0. --discard hands over to nobody and so asks first, or wants --yes. --dry-run
+    is --check-only. A signal stops the run after the layer in hand; run again, it goes on with the layers
+    that are left, which kt-kernel's own reader cannot. Under hwctl exec the lease that it holds is converted.
     """
     if family not in (None, params.Family.KTINT8):
         raise Usage("consume knows kt-int8 trees only")

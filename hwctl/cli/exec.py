@@ -61,13 +61,14 @@ def exec_(
     color: params.Color = params.Colors.AUTO,
     family: params.FamilyOption = None,
 ) -> int:
-    """Verify artifacts, take their shared leases, then become COMMAND, which keeps the pid and the leases.
+    """Run COMMAND on artifacts that are verified first and cannot be removed while it runs.
 
-    Nobody evicts or moves a leased artifact; the leases end with the last process that has their descriptors
-    open. A lease taken in an init container therefore ends with it. Host weights and kt-int8 trees only: a
-    held page would block the page cache's own program. --wait also waits for an artifact to become ready.
-    When hwctl fails before the command runs the status is 125, and the error says why; 126 means that the
-    command cannot be executed, 127 that it is not found; after that the status is the command's own.
+    hwctl takes their shared leases and then becomes COMMAND, which keeps the pid and the leases. Nobody
+    evicts or moves a leased artifact; the leases end with the last process that has their descriptors open. A
+    lease taken in an init container therefore ends with it. Host weights and kt-int8 trees only: a held page
+    would block the page cache's own program. --wait also waits for an artifact to become ready. When hwctl
+    fails before the command runs the status is 125, and the error says why; 126 means that the command cannot
+    be executed, 127 that it is not found; after that the status is the command's own.
     """
     if not command:
         raise Usage("no COMMAND; write it after --")

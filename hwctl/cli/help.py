@@ -37,9 +37,10 @@ class Group(TyperGroup):
 class App(typer.Typer):
     """A Typer app whose commands have our help."""
 
-    def __init__(self, name: str, about: Any) -> None:
+    def __init__(self, name: str, about: Any, *, epilog: str | None = None) -> None:
         super().__init__(
             name=name,
+            epilog=epilog,
             cls=Group,
             add_completion=False,
             pretty_exceptions_enable=False,
@@ -72,6 +73,9 @@ def page(verb: Verb, columns: int) -> str:
         for entry in section.entries:
             words = textwrap.wrap(entry.words, width - 6)
             lines += [f"  {entry.term}", *(f"      {line}" for line in words)]
+    if verb.verbs:
+        more = f"{verb.name} COMMAND --help says all about one; man hwctl, what they have in common."
+        lines += ["", *textwrap.wrap(more, width)]
     return "\n".join(lines)
 
 

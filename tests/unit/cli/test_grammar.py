@@ -42,6 +42,15 @@ def test_a_path_among_alternatives_is_a_path() -> None:
         assert not Param(("--x",), "", value).takes_path
 
 
+def test_the_first_page_leads_on() -> None:
+    top = tree()
+    shown = page(top, 80)
+    commands = [entry.term.split()[1] for section in top.sections for entry in section.entries]
+    assert commands == ["publish", "verify", "inspect", "evict"]
+    assert "hwctl COMMAND --help" in shown
+    assert "man hwctl" in shown
+
+
 def test_help_keeps_to_the_width() -> None:
     for verb in tree().walk():
         terms = {entry.term for section in verb.sections for entry in section.entries}
