@@ -41,8 +41,12 @@ def dumb() -> bool:
 
 
 def columns() -> int:
-    """Width of the terminal: COLUMNS, else what it says, else 80."""
-    return shutil.get_terminal_size((80, 24)).columns
+    """Width of the terminal: COLUMNS, else stdout's, else stderr's (stdout may lead to a pager), else 80."""
+    said = shutil.get_terminal_size((0, 24)).columns
+    try:
+        return said or os.get_terminal_size(2).columns or 80
+    except OSError:
+        return 80
 
 
 def lease_fds() -> tuple[int, ...]:
