@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hwctl.cli.finding_codes import CODES
+from hwctl.cli.glossary import WORDS
 from hwctl.cli.grammar import Entry, Section, Verb
 from hwctl.errors import Status
 
@@ -12,7 +13,8 @@ ABOUT = (
     " host weight store of vLLM-Omni; ktint8, the AMX-INT8 expert trees of KTransformers; pageweights, the"
     " process-shared page-weights cache.",
     "PATH names a whole store by its root, or one artifact in it. What it is, is told by names and marker"
-    " files; --family insists on one family. A symbolic link in the place of a store is refused.",
+    " files; --family insists on one family. A symbolic link may stand for a whole store, but not for a page"
+    " cache, an artifact or anything in a store.",
     "stdout carries the answer, stderr everything said about the work. With --json stdout is exactly one"
     " document, and a failure is one error object on stderr as well. The exit status alone tells a script"
     " what to do next.",
@@ -21,7 +23,7 @@ ABOUT = (
 _MEANINGS = {
     Status.OK: "Done; for verify: all is valid. Nothing to do is also 0.",
     Status.USAGE: "A wrong option, value or combination. Nothing was touched; fix the call.",
-    Status.NOT_FOUND: "PATH does not exist, or is none of hwctl's three kinds of store, nor an artifact in one.",
+    Status.NOT_FOUND: "PATH does not exist, or is no store of hwctl's three kinds and no artifact in one.",
     Status.BUSY: "Locked or leased by somebody else, and --wait ran out. Try later.",
     Status.REFUSED: "Unsafe: owner, mode, link, remote file system, death not provable, no confirmation,"
     " identity collision. A person decides.",
@@ -82,6 +84,48 @@ FILES = Section(
         Entry("kt-ephemeral-manifest.json", "Marks a kt-int8 tree that is consumed once."),
         Entry("kt-weight-manifest.json", "Marks a kt-int8 tree that stays."),
         Entry("PREFIX.locator.json", "Marks a page of a page-weights cache."),
+        Entry(
+            "locks/hwctl-eviction.lock, locks/hwctl-admission.lock",
+            "In a host weight store: hwctl's own locks, so that one process evicts and one reserves room at a"
+            " time. They are empty and stay.",
+        ),
+        Entry(
+            ".eviction.lock, .PREFIX.lock",
+            "In a page-weights cache: the cache's own locks, which hwctl makes where they are missing.",
+        ),
+        Entry(
+            ".hwctl-quarantine",
+            "In a folder of kt-int8 trees: what was set aside. There are no lock files: locks are on the"
+            " folder and the trees themselves.",
+        ),
+    ),
+)
+
+COMPLETION = Section(
+    "Completion",
+    (
+        Entry(
+            "",
+            "Where hwctl is installed to, its files lie in share/bash-completion/completions/hwctl,"
+            " share/zsh/site-functions/_hwctl and share/fish/vendor_completions.d/hwctl.fish. Below /usr and"
+            " /usr/local the shells look there by themselves; elsewhere, in a virtual environment VENV or"
+            " in a checkout, they have to be told.",
+        ),
+        Entry(
+            "bash",
+            "source VENV/share/bash-completion/completions/hwctl, in a checkout source"
+            " completions/hwctl.bash; ~/.bashrc keeps it.",
+        ),
+        Entry(
+            "zsh",
+            "fpath=(VENV/share/zsh/site-functions $fpath), in a checkout fpath=($PWD/completions $fpath),"
+            " before autoload -Uz compinit && compinit in ~/.zshrc.",
+        ),
+        Entry(
+            "fish",
+            "source VENV/share/fish/vendor_completions.d/hwctl.fish, in a checkout source"
+            " completions/hwctl.fish; ~/.config/fish/config.fish keeps it.",
+        ),
     ),
 )
 
@@ -118,7 +162,7 @@ FINDINGS = Section("Finding codes", tuple(Entry(code, words) for code, words in 
 def chapters(path: tuple[str, ...]) -> list[Section]:
     """The common chapters of a command's page."""
     if len(path) == 1:
-        return [UNITS, EXIT_STATUS, ENVIRONMENT, FILES, DOCUMENTS]
+        return [WORDS, UNITS, EXIT_STATUS, ENVIRONMENT, FILES, COMPLETION, DOCUMENTS]
     if path == ("hwctl", "verify"):
         return [FINDINGS, EXIT_STATUS, ENVIRONMENT, FILES]
     return [EXIT_STATUS, ENVIRONMENT, FILES]

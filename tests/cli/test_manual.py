@@ -9,6 +9,7 @@ import select
 import shutil
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
 
@@ -82,8 +83,39 @@ def test_pages_say_what_an_operator_needs() -> None:
         for chapter in ("NAME", "SYNOPSIS", "DESCRIPTION", "OPTIONS", "EXIT STATUS", "ENVIRONMENT", "FILES"):
             assert f"\n{chapter}\n" in text, (name, chapter)
         assert "65 damaged" in text
+    for chapter in ("WORDS", "COMPLETION"):
+        assert f"\n{chapter}\n" in shown["hwctl"]
+    for word in ("artifact", "lease", "run id", "denied", "locator"):
+        assert re.search(rf"^ +{word}( |$)", shown["hwctl"], re.MULTILINE), word
+    for name in ("hwctl-eviction.lock", "hwctl-admission.lock", ".hwctl-quarantine", ".eviction.lock"):
+        assert name in shown["hwctl"]
+    assert "mode 0700" in shown["hwctl-publish-hostweights"]
     assert "\nFINDING CODES\n" in shown["hwctl-verify"]
     assert "lfs-pointer" in shown["hwctl-verify"]
+
+
+def test_help_is_as_wide_as_asked() -> None:
+    """COLUMNS counts; else a pipe to a pager has the width of the terminal beside it, else it is 80."""
+
+    def widest(text: str) -> int:
+        return max(len(line) for line in text.splitlines() if not line.startswith(("Usage:", " ")))
+
+    def shown(columns: str | None, stderr: int) -> int:
+        env = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+        env |= {} if columns is None else {"COLUMNS": columns}
+        words = [sys.executable, "-m", "hwctl", "verify", "--help"]
+        done = subprocess.run(words, stdout=subprocess.PIPE, stderr=stderr, env=env, cwd=ROOT, timeout=60)
+        return widest(done.stdout.decode())
+
+    leader, follower = pty.openpty()
+    try:
+        termios.tcsetwinsize(follower, (24, 95))
+        assert 86 < shown(None, follower) < 95
+        assert shown("60", follower) < 60
+        assert 72 < shown(None, subprocess.DEVNULL) < 80
+    finally:
+        os.close(leader)
+        os.close(follower)
 
 
 def test_whatis_finds_every_page() -> None:
