@@ -190,7 +190,8 @@ def _tell(answer: Answer, result: PublishResult) -> None:
     answer.line(str(result.artifact.path))
     answer.note(f"{result.outcome.value.replace('-', ' ')}: {text.size(result.artifact.bytes)}")
     if result.replaced:
-        answer.warn("the rest of an incomplete page was in its place and is gone")
+        became = "is in its place and will go" if answer.dry_run else "was in its place and is gone"
+        answer.warn(f"the rest of an incomplete page {became}")
     if result.eviction_busy is not None:
         answer.warn(f"nothing was evicted here: {result.eviction_busy}")
     if result.eviction is not None:

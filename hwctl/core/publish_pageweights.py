@@ -24,6 +24,7 @@ from hwctl.stores.pageweights.authority import Authority, unwritable
 from hwctl.stores.pageweights.eviction import Eviction
 from hwctl.stores.pageweights.layout import locator_name
 from hwctl.stores.pageweights.offers import Offer
+from hwctl.stores.pageweights.reading import Pace
 from hwctl.stores.pageweights.store import open_store
 from hwctl.stores.pageweights.writer import judge_offer, plan_artifact
 
@@ -68,7 +69,7 @@ class PublishResult:
     """Where the page is, or will be. ``artifact`` is its entry in the cache.
 
     ``cache_key``, ``artifact_sha256`` and ``manifest_sha256`` (of the receipt) are None for a plan.
-    ``replaced`` says that the rest of an older page had to go.
+    ``replaced`` says that the rest of an older page has to go.
     """
 
     outcome: Publishing
@@ -116,7 +117,8 @@ def publish(request: Request) -> PublishResult:
 def foresee(request: Request) -> PublishResult:
     """What ``publish`` would do, as far as it shows without a lock and without writing.
 
-    Raises what it would raise for the page's file, the authority, the place and the room.
+    Raises what it would raise for the page's file, the authority, the place, the room, and for a page that
+    is there, which is read as ``publish`` reads it.
     """
     _require_owner(request)
     with offers.from_file(request.page) as offer:
@@ -124,15 +126,25 @@ def foresee(request: Request) -> PublishResult:
         findings = judge_offer(offer, authority)
         if findings:
             raise Damaged(findings[0].message, findings, path=request.page)
-        size = plan_artifact(offer).size
-    artifact = _entry(request.cache, authority, size)
-    if artifact.state is not State.ABSENT:
-        return PublishResult(Publishing.ALREADY_PUBLISHED, artifact)
+        plan = plan_artifact(offer)
+        size, artifact = plan.size, _entry(request.cache, authority, plan.size)
+        if artifact.state is not State.ABSENT:
+            with roots.opened(request.cache) as root:
+                page = publication.find_page(root, authority, Pace())
+                if page.hit:
+                    done = publication.require_same(root, page, plan)
+                    return PublishResult(
+                        Publishing.ALREADY_PUBLISHED,
+                        artifact,
+                        done.locator.key,
+                        done.artifact_sha256,
+                        done.locator.receipt_sha256,
+                    )
     if request.budget is not None and size > request.budget:
         message = f"the page takes {size} bytes, more than the whole budget of {request.budget}"
         raise NoRoom(message, path=request.cache)
     space.require(request.cache, size, publication.INODES, what=f"a page in {request.cache}")
-    return PublishResult(Publishing.PLANNED, artifact)
+    return PublishResult(Publishing.PLANNED, artifact, replaced=artifact.state is not State.ABSENT)
 
 
 def _require_owner(request: Request) -> None:

@@ -135,6 +135,31 @@ def test_what_is_left_of_an_incomplete_page_goes_and_that_is_said(
     assert hwctl_("verify", cache).status == 0
 
 
+def test_a_dry_run_says_of_a_page_that_is_there_what_the_run_would(
+    page: Path, authority: Path, cache: Path, tmp_path: Path
+) -> None:
+    words = ("--authority", authority, "--json")
+    publish(page, cache, *words)
+    before = contents(cache)
+    hit = publish(page, cache, *words, "-n")
+    assert (hit.status, result(hit)["outcome"]) == (0, "already-published")
+    other = write_page(tmp_path / "other", 7, last=1.5)
+    assert publish(other, cache, *words, "-n").status == publish(other, cache, *words).status == 12
+    assert contents(cache).keys() == before.keys()
+    (artifact,) = cache.glob("*.safetensors")
+    data = artifact.read_bytes()
+    artifact.chmod(0o600)
+    artifact.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    artifact.chmod(before[artifact.name][0])
+    damaged = publish(page, cache, *words, "-n")
+    assert (damaged.status, publish(page, cache, *words).status) == (65, 65)
+    assert damaged.results[0]["findings"] and "quarantine it" in damaged.error["message"]
+    artifact.unlink()
+    missing = publish(page, cache, *words, "-n")
+    assert (missing.status, result(missing)["outcome"]) == (0, "planned")
+    assert missing.document["warnings"] == ["the rest of an incomplete page is in its place and will go"]
+
+
 def test_a_source_object_gives_the_authority(page: Path, cache: Path, tmp_path: Path) -> None:
     source = tmp_path / "session"
     source.write_bytes(b"accepted " * 500)

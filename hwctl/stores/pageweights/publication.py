@@ -137,7 +137,14 @@ def touch(root: Root, prefix: str) -> None:
 
 
 def _found(root: Root, page: Verdict, plan: ArtifactPlan, *, joined: bool) -> Publication:
-    """What is there already, provided that it is what was offered (PUB-12)."""
+    """What is there already, provided that it is what was offered."""
+    found = require_same(root, page, plan)
+    touch(root, found.locator.prefix)
+    return replace(found, outcome=Outcome.JOINED) if joined else found
+
+
+def require_same(root: Root, page: Verdict, plan: ArtifactPlan) -> Publication:
+    """The page of a hit as it is there already; Refused when it is not what was offered (PUB-12)."""
     assert page.locator is not None and page.receipt is not None  # a hit has both
     offered = digest_of(plan)
     if offered != page.receipt.artifact_sha256:
@@ -147,9 +154,7 @@ def _found(root: Root, page: Verdict, plan: ArtifactPlan, *, joined: bool) -> Pu
             path=root.path / layout.locator_name(page.locator.prefix),
             details={"there": there, "offered": offered},
         )
-    touch(root, page.locator.prefix)
-    outcome = Outcome.JOINED if joined else Outcome.ALREADY
-    return Publication(outcome, page.locator, offered, page.receipt.artifact_bytes)
+    return Publication(Outcome.ALREADY, page.locator, offered, page.receipt.artifact_bytes)
 
 
 def publish_locked(
