@@ -26,6 +26,7 @@ _COLUMNS = (
     Column("REMARK"),
 )
 _STATE, _KEY, _MODEL, _SIZE, _FILES, _USED, _HELD, _REMARK = range(len(_COLUMNS))
+_DIGEST = 64
 _BETWEEN = 2
 _INDENT = "  "
 _REMARK_LINES = 3
@@ -35,6 +36,8 @@ _GIVE_WAY: Sequence[frozenset[int]] = (
     frozenset(),
     frozenset({_REMARK}),
     frozenset({_REMARK, _FILES}),
+    frozenset({_REMARK, _HELD}),
+    frozenset({_REMARK, _HELD, _FILES}),
     frozenset({_REMARK, _KEY}),
     frozenset({_REMARK, _KEY, _FILES}),
     frozenset({_REMARK, _KEY, _FILES, _HELD}),
@@ -72,9 +75,10 @@ def _laid_out(listed: Sequence[Sequence[Piece]], *, whole: bool) -> _Layout:
     for away in _GIVE_WAY:
         shown = [index for index in told if index not in away]
         rest = columns_there() - sum(least[index] + _BETWEEN for index in shown if index != _KEY)
-        key = max(len("KEY"), min(wide[_KEY][-1], rest - _BETWEEN))
-        # One key out of the ordinary shall not drive all others out of the table.
-        if rest >= 0 and (_KEY in away or key >= wide[_KEY][len(listed) // 2]):
+        # One key out of the ordinary shall not drive all others out of the table, nor what stands beside it.
+        usual = wide[_KEY][len(listed) // 2]
+        key = max(len("KEY"), min(wide[_KEY][-1], max(usual, _DIGEST), rest - _BETWEEN))
+        if rest >= 0 and (_KEY in away or key >= usual):
             break
     columns = [
         replace(_COLUMNS[index], least=least[index], most=key if index == _KEY else None) for index in shown
