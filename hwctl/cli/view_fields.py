@@ -1,4 +1,4 @@
-"""What inspect says in documents and metrics about stores, entries and files."""
+"""What inspect says in words, documents and metrics about stores, entries and files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import asdict
 from hwctl.cli.document import artifact_fields, finding_fields, missing_fields, named, time_text
 from hwctl.cli.metrics import Gauge
 from hwctl.core.inspect import FileView, Row, View
-from hwctl.stores.base import State
+from hwctl.stores.base import Death, State
 from hwctl.weights.safetensors_file import TensorEntry
 
 
@@ -19,6 +19,14 @@ def row_fields(row: Row) -> dict[str, object]:
     if staleness is not None:
         stale = {"verdict": staleness.death.value, "evidence": list(staleness.evidence)}
     return {**artifact_fields(row.artifact), "model": row.model, "stale": stale, "error": None}
+
+
+def remark(row: Row) -> str:
+    """The reason of its state, and whether it is stale, with the evidence."""
+    words = [row.artifact.reason] if row.artifact.reason else []
+    if row.staleness is not None and row.staleness.death is not Death.NOT_STALE:
+        words.append(f"{row.staleness.death.value}: {'; '.join(row.staleness.evidence)}")
+    return "; ".join(words)
 
 
 def store_fields(view: View) -> dict[str, object]:

@@ -12,8 +12,8 @@ from hwctl.cli import text
 from hwctl.cli.escape import escape
 from hwctl.cli.output import Piece, Styled
 from hwctl.cli.tables import Column, cells, columns_there, table, wrapped
+from hwctl.cli.view_fields import remark
 from hwctl.core.inspect import Row
-from hwctl.stores.base import Death
 
 _COLUMNS = (
     Column("STATE"),
@@ -104,14 +104,6 @@ def _beneath(row: Row, of_row: Sequence[Piece], layout: _Layout, *, whole: bool)
         yield from wrapped(f"held by {held}", indent=_INDENT, hang=_INDENT * 2)
     if _REMARK in layout.away and (words := remark(row)):
         yield from wrapped(words, indent=_INDENT, limit=None if whole else _REMARK_LINES)
-
-
-def remark(row: Row) -> str:
-    """The reason of its state, and whether it is stale, with the evidence."""
-    words = [row.artifact.reason] if row.artifact.reason else []
-    if row.staleness is not None and row.staleness.death is not Death.NOT_STALE:
-        words.append(f"{row.staleness.death.value}: {'; '.join(row.staleness.evidence)}")
-    return "; ".join(words)
 
 
 def _cells(row: Row) -> Sequence[Piece]:

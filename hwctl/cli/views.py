@@ -13,8 +13,7 @@ from hwctl.cli.answer import Answer
 from hwctl.cli.document import time_text
 from hwctl.cli.output import Piece, Style, Styled
 from hwctl.cli.tables import cells, columns_there, wrapped
-from hwctl.cli.view_fields import file_fields, gauges, parsed, row_fields, shown, store_fields
-from hwctl.cli.view_rows import drawn, remark
+from hwctl.cli.view_fields import file_fields, gauges, parsed, remark, row_fields, shown, store_fields
 from hwctl.core import inspect as core
 from hwctl.core.inspect import DAMAGED_STATES, FileView, Freeable, Row, Selection, View
 from hwctl.stores.base import State, Store
@@ -146,6 +145,8 @@ class Report:
                 for name, data in documents.items():
                     answer.record("document", row.artifact.key, name, _plain(parsed(data)))
         if on_terminal and rows:
+            from hwctl.cli.view_rows import drawn
+
             answer.block(
                 drawn(rows, colour=answer.output.out.colour, whole=named or bool(answer.output.verbose))
             )

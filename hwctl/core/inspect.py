@@ -16,7 +16,6 @@ from pathlib import Path
 
 from hwctl.core.hazards import hazards
 from hwctl.core.order import Sort
-from hwctl.core.policy import EVICTABLE
 from hwctl.errors import Finding, HwctlError, from_os_error
 from hwctl.fs import numa, space
 from hwctl.fs.mounts import Mount, mount_of, storage_class
@@ -27,6 +26,7 @@ from hwctl.weights.safetensors_file import Header, TensorEntry, read_header
 _MAY_BE_STALE = frozenset({State.STAGING, State.TEMPORARY, State.CONSUMING, State.ORPHAN})
 DAMAGED_STATES = frozenset({State.DAMAGED, State.INCOMPLETE, State.DENIED})
 """States for which verify would answer "damaged"."""
+_AT_REST = DAMAGED_STATES | {State.READY}
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +174,7 @@ def _freeable(store: Store, row: Row) -> Freeable:
         return Freeable()
     if artifact.state is State.QUARANTINED:
         return Freeable(evict_quarantined=artifact.allocated)
-    if artifact.state in EVICTABLE and store.removable(artifact) is None:
+    if artifact.state in _AT_REST and store.removable(artifact) is None:
         return Freeable(evict=artifact.allocated)
     return Freeable()
 
