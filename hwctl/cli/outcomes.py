@@ -44,8 +44,8 @@ class Tally:
         action, path = outcome.step.action.value, str(artifact.path)
         if answer.output.out.terminal:
             # Keys fill a line of most terminals by themselves; the evidence reads better below.
-            answer.line(word, f" {action} {path} ({text.size(size)})", problem=problem)
-            answer.line(f"    {outcome.reason}", problem=problem)
+            answer.line(word, f" {action} {path}", problem=problem)
+            answer.line(f"    {text.size(size)}; {outcome.reason}", problem=problem)
         else:
             answer.record(word, action, str(size), path, outcome.reason, problem=problem)
         if outcome.moved_to == artifact.path:
@@ -67,12 +67,21 @@ class Tally:
             files=removed.files, bytes_freed=removed.bytes_freed, still_mapped_bytes=removed.still_mapped
         )
         self._measure(counts, removed)
-        words = [f"{counts[result]} {result.value}" for result in Result if counts[result]]
+        words = [
+            f"{counts[result]} {result.value}{self._planned(result)}" for result in Result if counts[result]
+        ]
         if removed.bytes_freed:
             words.append(f"{text.size(removed.bytes_freed)} freed{_where(self.outcomes)}")
         if removed.still_mapped:
             words.append(f"{text.size(removed.still_mapped)} not free yet: still open or mapped")
         return ", ".join(words) or "nothing to do"
+
+    def _planned(self, result: Result) -> str:
+        """The size of what would go: nothing was freed yet that could be told."""
+        if result is not Result.PLANNED:
+            return ""
+        steps = (outcome.step for outcome in self.outcomes if outcome.result is result)
+        return f" ({text.size(sum(step.artifact.allocated for step in steps))})"
 
     def _measure(self, counts: Counter[Result], removed: Removed) -> None:
         verb = {"verb": self._answer.verb}

@@ -16,6 +16,7 @@ from enum import StrEnum
 
 from hwctl.cli import environment
 from hwctl.cli.escape import escape
+from hwctl.cli.paragraphs import fold
 
 _FLUSH_BYTES = 1 << 16
 _FLUSH_SECONDS = 0.1
@@ -60,8 +61,10 @@ class Stream:
         self._flushed = 0.0
 
     def line(self, *pieces: Piece) -> None:
-        """Write one line: every piece escaped, then coloured."""
-        self.raw("".join(map(self._painted, pieces)).encode("utf-8") + b"\n")
+        """Write one line: every piece escaped, then coloured; a long one is broken at words on a terminal."""
+        line = "".join(map(self._painted, pieces))
+        for part in fold(line) if self.terminal else (line,):
+            self.raw(part.encode("utf-8") + b"\n")
 
     def record(self, *fields: Piece) -> None:
         """Write one record: fields separated by tabs, never cut."""

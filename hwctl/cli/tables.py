@@ -1,4 +1,4 @@
-"""Tables and paragraphs for people at a terminal, laid out to fit its width. Pipes get records instead.
+"""Tables for people at a terminal, laid out to fit its width. Pipes get records instead.
 
 rich lets control characters through even with its markup off, so every cell is escaped before it gets one.
 """
@@ -6,14 +6,13 @@ rich lets control characters through even with its markup off, so every cell is 
 from __future__ import annotations
 
 import io
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from hwctl.cli import environment
 from hwctl.cli.escape import escape
 from hwctl.cli.output import Piece, Style, Styled
+from hwctl.cli.paragraphs import columns_there
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -25,10 +24,6 @@ _STYLES = {
     Style.FAINT: "dim",
     Style.STRONG: "bold",
 }
-
-
-_WORDS = re.compile(r" (?!(?:[KMGTPE]i)?B\b|s\b)")
-"""A number and its unit are one word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,44 +38,6 @@ class Column:
     shrinks: bool = False
     least: int = 4
     most: int | None = None
-
-
-def columns_there() -> int:
-    """Cells in a line of the terminal; below 40 nothing is laid out to fit."""
-    return max(40, environment.columns())
-
-
-def cells(text: str) -> int:
-    """Cells that a text takes once it is escaped; a Chinese character takes two, an accent none."""
-    safe = escape(text)
-    if safe.isascii():
-        return len(safe)
-    from rich.cells import cell_len
-
-    return cell_len(safe)
-
-
-def wrapped(text: str, *, indent: str = "", hang: str | None = None, limit: int | None = None) -> list[str]:
-    """The text in lines that fit the terminal, broken at blanks and nowhere else; ``hang`` indents all but
-    the first. Of more than ``limit`` lines the last ends in an ellipsis.
-
-    A word that is longer than a line stays whole, for the terminal to break: so it can still be copied.
-    """
-    width, lines = columns_there(), [indent]
-    hang = indent if hang is None else hang
-    for word in _WORDS.split(escape(text)):
-        line = lines[-1]
-        joined = f"{line} {word}" if line.strip() else f"{line}{word}"
-        if line.strip() and cells(joined) > width:
-            lines.append(f"{hang}{word}")
-        else:
-            lines[-1] = joined
-    if limit is None or len(lines) <= limit:
-        return lines
-    last = lines[limit - 1]
-    while cells(last) > width - 2 and " " in last.strip():
-        last = last.rpartition(" ")[0]
-    return [*lines[: limit - 1], f"{last} …"]
 
 
 def table(columns: Sequence[Column], rows: Iterable[Sequence[Piece]], *, colour: bool) -> str:

@@ -71,7 +71,9 @@ class Tally:
         self._contents_unread |= report.content is Content.NOT_CHECKED
         for finding in report.findings:
             self._codes[finding.code] += 1
-            answer.line(f"{path}: ", *text.finding(finding), problem=True)
+            # Below its artifact's line for a person; for a pipe every line says what it is about.
+            where = "    " if answer.output.out.terminal else f"{path}: "
+            answer.line(where, *text.finding(finding), problem=True)
         for warning in report.warnings:
             self._warnings.setdefault(warning, []).append(path)
 

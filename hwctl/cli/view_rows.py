@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from hwctl.cli import text
 from hwctl.cli.escape import escape
 from hwctl.cli.output import Piece, Styled
-from hwctl.cli.tables import Column, cells, columns_there, table, wrapped
+from hwctl.cli.paragraphs import cells, columns_there, wrapped
+from hwctl.cli.tables import Column, table
 from hwctl.cli.view_fields import remark
 from hwctl.core.inspect import Row
 
@@ -80,6 +81,8 @@ def _laid_out(listed: Sequence[Sequence[Piece]], *, whole: bool) -> _Layout:
         key = max(len("KEY"), min(wide[_KEY][-1], max(usual, _DIGEST), rest - _BETWEEN))
         if rest >= 0 and (_KEY in away or key >= usual):
             break
+    if sum(max(wide[index][-1], len(_COLUMNS[index].title)) + _BETWEEN for index in shown) <= columns_there():
+        key = wide[_KEY][-1]
     columns = [
         replace(_COLUMNS[index], least=least[index], most=key if index == _KEY else None) for index in shown
     ]

@@ -12,7 +12,7 @@ from hwctl.cli import text
 from hwctl.cli.answer import Answer
 from hwctl.cli.document import time_text
 from hwctl.cli.output import Piece, Style, Styled
-from hwctl.cli.tables import cells, columns_there, wrapped
+from hwctl.cli.paragraphs import cells, columns_there, wrapped
 from hwctl.cli.view_fields import file_fields, gauges, parsed, remark, row_fields, shown, store_fields
 from hwctl.core import inspect as core
 from hwctl.core.inspect import DAMAGED_STATES, FileView, Freeable, Row, Selection, View

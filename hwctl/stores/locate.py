@@ -10,7 +10,6 @@ import errno
 import os
 import stat
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from pathlib import Path
 
 from hwctl.errors import HwctlError, NotFound, Refused, from_os_error
@@ -34,17 +33,12 @@ _OPEN: Mapping[Family, Callable[[Path], Store]] = {
 }
 
 
-_REACHED_BY_LINK = frozenset({Family.HOSTWEIGHTS, Family.KTINT8})
-"""Families whose store may be named by a link to it: publish writes through one, as vLLM-Omni does. It is
-resolved once, and all that follows is done to what it pointed at then. Entries, and page caches, are not."""
-
-
 def locate(path: Path, family: Family | None = None, *, idle: bool = False) -> Match:
     """The store or entry that PATH names, as ``family`` only where one is given.
 
     With ``idle`` an empty folder is a base where the family says that it can be nothing else: for verbs to
     which nothing to do is an answer. Raises NotFound where there is nothing of any family, Refused for a link
-    in place of what no link may stand for, and IoFailed where the path cannot be looked at.
+    in place of a store, and IoFailed where the path cannot be looked at.
     """
     settled = settle(path)
     unseen: HwctlError | None = None
@@ -59,13 +53,12 @@ def locate(path: Path, family: Family | None = None, *, idle: bool = False) -> M
             unseen = unseen or exc
             continue
         if match is not None:
-            if match.key is None and _is_link(settled):
-                break
+            if match.key is None:
+                _require_no_link(settled, path)
             return match
-    if _is_link(settled):
-        return _behind_link(settled, path, family, idle=idle)
     if unseen is not None:
         raise unseen
+    _require_no_link(settled, path)
     if idle and family is Family.KTINT8 and (match := ktint8.recognise_idle(settled)) is not None:
         return match
     if not os.path.lexists(settled):
@@ -123,23 +116,14 @@ def settle(path: Path) -> Path:
         raise from_os_error(failure, f"cannot look at {path}", path) from exc
 
 
-def _is_link(settled: Path) -> bool:
+def _require_no_link(settled: Path, path: Path) -> None:
+    """Refuse a final link: what it points at may change between two looks, and with it what is deleted."""
     try:
-        return stat.S_ISLNK(os.lstat(settled).st_mode)
+        mode = os.lstat(settled).st_mode
     except (FileNotFoundError, NotADirectoryError):
-        return False
+        return
     except OSError as exc:
-        raise from_os_error(exc, f"cannot look at {settled}", settled) from exc
-
-
-def _behind_link(settled: Path, path: Path, family: Family | None, *, idle: bool) -> Match:
-    """The whole store that a final link points at. Any other link is refused: what it points at may change
-    between two looks, and with it what is deleted."""
-    real = Path(os.path.realpath(settled))
-    if not _is_link(real):  # as links in a circle still are
-        with suppress(NotFound, Refused):
-            match = locate(real, family, idle=idle)
-            if match.key is None and match.family in _REACHED_BY_LINK:
-                return match
-    target = os.readlink(settled)
-    raise Refused(f"{path} is a symbolic link to {target}; name its target instead", path=path)
+        raise from_os_error(exc, f"cannot look at {path}", path) from exc
+    if stat.S_ISLNK(mode):
+        target = os.readlink(settled)
+        raise Refused(f"{path} is a symbolic link to {target}; name its target instead", path=path)

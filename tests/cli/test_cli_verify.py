@@ -16,6 +16,7 @@ import make_ktint8
 import make_pageweights
 import pytest
 import run_hwctl
+from terminal import on_a_terminal
 
 Run = Callable[..., run_hwctl.Run]
 
@@ -106,32 +107,15 @@ def test_damage_wins_over_absence(hwctl: Run, base: Path, tmp_path: Path) -> Non
     assert hwctl("verify", tmp_path / "nope", base, "--json").status == 65
 
 
-def test_a_link_to_a_page_cache_or_an_artifact_is_refused_by_name(
+def test_a_link_is_refused_by_name(
     hwctl: Run, pages: Path, weights: Path, base: Path, tmp_path: Path
 ) -> None:
     artifact = weights / "artifacts" / make_hostweights.key_of(0)
     link = tmp_path / "link"
-    for target in (pages, artifact, tree(base), tmp_path / "nowhere", link):
+    for target in (pages, weights, base, artifact, tree(base), tmp_path / "nowhere", link):
         link.symlink_to(target)
         done = hwctl("verify", link)
         assert (done.status, str(target) in done.err) == (12, True)
-        link.unlink()
-
-
-def test_a_link_to_a_store_is_the_store_as_it_is_for_publish(
-    hwctl: Run, weights: Path, base: Path, tmp_path: Path
-) -> None:
-    link, chain = tmp_path / "link", tmp_path / "chain"
-    chain.symlink_to(link)
-    for store in (weights, base):
-        link.symlink_to(store)
-        for named in (link, chain):
-            done = hwctl("verify", named, "--level", "marker", "--json")
-            assert done.status == 0
-            assert {row["store"] for row in done.results} == {str(store)}
-        evicted = hwctl("evict", link, "--keep", "1", "-y", "--json")
-        assert evicted.status == 0 and evicted.results[0]["path"].startswith(f"{store}/")
-        assert link.is_symlink()
         link.unlink()
 
 
@@ -384,3 +368,12 @@ def test_an_empty_store_is_ok_and_the_line_says_how_to_insist(hwctl: Run, tmp_pa
     identity = tmp_path / "id.json"
     identity.write_text(json.dumps(make_hostweights.identity(0)))
     assert hwctl("verify", store, "--identity", identity).status == 10
+
+
+def test_on_a_terminal_findings_stand_below_their_artifact(weights: Path) -> None:
+    (artifact,) = [weights / "artifacts" / make_hostweights.key_of(0)]
+    artifact.chmod(0o755)
+    (artifact / "READY.json").unlink()
+    artifact.chmod(0o555)
+    shown = on_a_terminal("verify", artifact, "--color", "never", status=65).splitlines()
+    assert shown[:2] == [f"damaged {artifact}", "    missing-file READY.json: READY.json is missing"]

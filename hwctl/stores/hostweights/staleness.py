@@ -74,22 +74,25 @@ def _by_locks(root: StoreRoot, what: str, names: tuple[str, ...], pid: int | Non
     table = LockTable.read()
     evidence = [what]
     for name in names:
-        path = root.path / LOCKS / name
+        # KEY.build.lock: whose it is says the entry that all this is about.
+        path, called = root.path / LOCKS / name, f"its {name.split('.')[-2]} lock"
         try:
             st = os.lstat(path)
         except FileNotFoundError:
             if name == names[0] and pid is not None and proc_stat(pid) is not None:
                 # Somebody removed the lock file: then a free name proves nothing about its holder.
-                return Staleness(Death.UNPROVEN, (what, f"{name} is gone, and a process of pid {pid} lives"))
-            evidence.append(f"{name} is not there, so nobody holds it")
+                return Staleness(
+                    Death.UNPROVEN, (what, f"{called} is gone, and a process of pid {pid} lives")
+                )
+            evidence.append(f"{called} is not there, so nobody holds it")
             continue
         entries = table.entries(inode_of(st))
         others = [entry.pid for entry in entries if entry.pid != os.getpid()]
         if others:
-            return Staleness(Death.LIVE, (what, f"{name} is held by pid {others[0]}"))
+            return Staleness(Death.LIVE, (what, f"{called} is held by pid {others[0]}"))
         if not entries and not in_initial_pid_namespace() and _is_held_unseen(path):
-            return Staleness(Death.LIVE, (what, f"{name} is held by a process that is not visible here"))
-        evidence.append(f"{name} is free")
+            return Staleness(Death.LIVE, (what, f"{called} is held by a process that is not visible here"))
+        evidence.append(f"{called} is free")
     if pid is not None:
         alive = proc_stat(pid) is not None
         evidence.append(f"pid {pid} is {'another process now' if alive else 'gone'}")

@@ -135,7 +135,7 @@ def _unused(tree: _Tree, grace_ns: int, evidence: tuple[str, ...]) -> Staleness:
     inodes, newest_ns = _facts(tree.root_fd)
     age_ns = time.time_ns() - newest_ns
     if age_ns < grace_ns:
-        why = f"something in it changed {age_ns / _NS:.1f} s ago, less than {grace_ns / _NS:g} s"
+        why = f"something in it changed {age_ns // _NS} s ago, less than {grace_ns / _NS:g} s"
         return Staleness(Death.LIVE, (why, *evidence))
     seen = tree.open_files()
     users = seen.users(inodes)
