@@ -149,16 +149,34 @@ def column_blocks(k: int) -> Iterator[tuple[int, int]]:
 
 def pack(codes: torch.Tensor, out: torch.Tensor) -> None:
     """Write int8 ``codes`` [rows, k] in packed order into ``out``, int8 [rows * k]; rows and k % 64 == 0."""
-    _copy(codes, out, packing=True)
+    Packing(codes, out).pack()
 
 
 def unpack(packed: torch.Tensor, out: torch.Tensor) -> None:
     """The inverse of ``pack``: ``packed`` int8 [rows * k] into ``out``, int8 [rows, k]."""
-    _copy(out, packed, packing=False)
+    Packing(out, packed).unpack()
 
 
-def _copy(matrix: torch.Tensor, packed: torch.Tensor, *, packing: bool) -> None:
-    """One five-dimensional transpose of 4-byte groups per column block, in either direction."""
+class Packing:
+    """A matrix of codes [rows, k] and its packed stretch [rows * k], as views that match each other.
+
+    For buffers that are used again: making the views takes about as long as copying does.
+    """
+
+    def __init__(self, matrix: torch.Tensor, packed: torch.Tensor) -> None:
+        self._pairs = tuple(_matched(matrix, packed))
+
+    def pack(self) -> None:
+        for plain, tiled in self._pairs:
+            tiled.copy_(plain)
+
+    def unpack(self) -> None:
+        for plain, tiled in self._pairs:
+            plain.copy_(tiled)
+
+
+def _matched(matrix: torch.Tensor, packed: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """One five-dimensional transpose of 4-byte groups per column block: both sides of it."""
     import torch
 
     rows, k = matrix.shape
@@ -172,8 +190,4 @@ def _copy(matrix: torch.Tensor, packed: torch.Tensor, *, packing: bool) -> None:
         plain = plain.view(blocks, 2, 2, PANEL_ROWS, tiles, groups).permute(0, 1, 4, 2, 5, 3)
         first = begin * ROW_BLOCK // GROUP_COLUMNS
         tiled = stretch[:, first : first + ROW_BLOCK * columns // GROUP_COLUMNS]
-        tiled = tiled.view(blocks, 2, tiles, 2, groups, PANEL_ROWS)
-        if packing:
-            tiled.copy_(plain)
-        else:
-            plain.copy_(tiled)
+        yield plain, tiled.view(blocks, 2, tiles, 2, groups, PANEL_ROWS)

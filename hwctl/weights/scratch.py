@@ -18,16 +18,29 @@ class Scratch:
 
     def __init__(self) -> None:
         self._memory = bytearray()
+        self._tensors: dict[tuple[object, ...], torch.Tensor] = {}
+
+    def grow(self, count: int) -> bool:
+        """Have at least ``count`` bytes; whether that took other memory, which earlier views do not show."""
+        if len(self._memory) >= count:
+            return False
+        self._memory = bytearray(count)
+        self._tensors.clear()
+        return True
 
     def bytes(self, count: int) -> memoryview:
         """The first ``count`` bytes."""
-        if len(self._memory) < count:
-            self._memory = bytearray(count)
+        self.grow(count)
         return memoryview(self._memory)[:count]
 
     def tensor(self, dtype: torch.dtype, *shape: int) -> torch.Tensor:
-        """The same memory as a tensor of ``shape``, which must not be empty."""
+        """The same memory as a tensor of ``shape``, which must not be empty; for the same the same one."""
         import torch
 
-        count = math.prod(shape)
-        return torch.frombuffer(self.bytes(count * dtype.itemsize), dtype=dtype, count=count).view(shape)
+        found = self._tensors.get((dtype, shape))
+        if found is None:
+            count = math.prod(shape)
+            memory = self.bytes(count * dtype.itemsize)
+            found = torch.frombuffer(memory, dtype=dtype, count=count).view(shape)
+            self._tensors[dtype, shape] = found
+        return found

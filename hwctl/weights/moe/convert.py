@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from hwctl.errors import Damaged, Finding
-from hwctl.weights.amx import SCALE_BYTES, Kind, Piece, Projection, pack
+from hwctl.weights.amx import SCALE_BYTES, Kind, Packing, Piece, Projection
 from hwctl.weights.int8 import NotFinite, Quantiser
 from hwctl.weights.moe.matrix import Matrix
 from hwctl.weights.moe.plan import MoePlan
@@ -34,6 +34,7 @@ class Converter:
         self._rows = RowReader(tensors, block)
         self._quantiser = Quantiser()
         self._codes, self._packed, self._scales = Scratch(), Scratch(), Scratch()
+        self._packings: dict[tuple[int, int], tuple[torch.Tensor, Packing]] = {}
 
     def expert(self, layer: int, expert: int) -> Iterator[Piece]:
         """Every piece of the six files that each part has for this expert, projection by projection."""
@@ -74,16 +75,29 @@ class Converter:
         self, block: torch.Tensor, row: int, column: int, columns: int, scales: torch.Tensor
     ) -> memoryview:
         """Packed codes of some columns of a block; their rows' scales go into the first of ``scales``."""
-        import torch
 
         rows = block.shape[0]
-        codes = self._codes.tensor(torch.int8, rows, columns)
+        codes, packing = self._packing(rows, columns)
         try:
             self._quantiser.quantise(block[:, column : column + columns], codes, scales[:rows])
         except NotFinite as exc:
             raise NotFinite(row + exc.row, column + exc.column, exc.what) from None
-        pack(codes, self._packed.tensor(torch.int8, rows * columns))
+        packing.pack()
         return self._packed.bytes(rows * columns)
+
+    def _packing(self, rows: int, columns: int) -> tuple[torch.Tensor, Packing]:
+        """Where codes of that shape go, and the way from there into the packed buffer."""
+        import torch
+
+        size = rows * columns
+        if self._codes.grow(size) | self._packed.grow(size):
+            self._packings.clear()
+        found = self._packings.get((rows, columns))
+        if found is None:
+            codes = self._codes.tensor(torch.int8, rows, columns)
+            found = codes, Packing(codes, self._packed.tensor(torch.int8, size))
+            self._packings[rows, columns] = found
+        return found
 
     def _not_finite(self, matrix: Matrix, exc: NotFinite) -> Damaged:
         where = f"{matrix.tensor}{matrix.position(exc.row, exc.column)}"

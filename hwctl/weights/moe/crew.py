@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hwctl.weights.amx import ROW_BLOCK, SCALE_BYTES
-from hwctl.weights.int8 import PRODUCTS
+from hwctl.weights.int8 import STRETCH
 from hwctl.weights.moe.plan import MoePlan
 from hwctl.weights.moe.rows import STRIPE_ELEMENTS
 
@@ -21,8 +21,10 @@ LARGEST_BLOCK = 1 << 21
 SMALLEST_BLOCK = 1 << 18
 """Elements; below it every call costs more than its arithmetic, so rather fewer workers."""
 
-_BYTES_PER_ELEMENT = 12
-"""Of a block, in all buffers together: stored and bf16 (or fp16, bf16 and fp32), magnitudes, both codes."""
+_BYTES_PER_ELEMENT = 10
+"""Of a block, in all buffers together: stored and bf16 (or fp16, bf16 and fp32), codes and packed codes."""
+_BYTES_PER_STRETCH_ELEMENT = 6
+"""Magnitudes and products."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,7 @@ def crew_of(plan: MoePlan, jobs: int) -> Crew:
     """As many of ``jobs`` workers as the memory limit allows, at least one, and the blocks it leaves them."""
     geometry = plan.geometry
     stripe = 2 * min(STRIPE_ELEMENTS, geometry.hidden * geometry.intermediate) if plan.transposes else 0
-    apart = stripe + 4 * PRODUCTS + geometry.parts * geometry.hidden * SCALE_BYTES
+    apart = stripe + _BYTES_PER_STRETCH_ELEMENT * STRETCH + geometry.parts * geometry.hidden * SCALE_BYTES
     # A block holds whole row blocks, however wide the matrix is.
     smallest = max(SMALLEST_BLOCK, ROW_BLOCK * max(geometry.hidden, geometry.intermediate))
     workers = max(1, min(jobs, MEMORY_LIMIT // (apart + smallest * _BYTES_PER_ELEMENT)))

@@ -221,4 +221,4 @@ def test_memory_bounds_the_workers_and_their_blocks(write_moe: WriteMoe) -> None
     for jobs in (1, 3, 8, 20, 1000):
         crew = crew_of(plan, jobs)
         assert crew.workers <= jobs
-        assert crew.workers * crew.block * 12 <= MEMORY_LIMIT
+        assert crew.workers * crew.block * 10 <= MEMORY_LIMIT
