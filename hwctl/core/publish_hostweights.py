@@ -32,10 +32,10 @@ from hwctl.stores.hostweights.capacity import Admission, store_bytes
 from hwctl.stores.hostweights.checks import Examination
 from hwctl.stores.hostweights.domain import Capacity
 from hwctl.stores.hostweights.layout import ARTIFACTS
+from hwctl.stores.hostweights.locating import recognise
 from hwctl.stores.hostweights.lookup import examine_key
 from hwctl.stores.hostweights.opening import Wanted, open_root
 from hwctl.stores.hostweights.records import Manifest
-from hwctl.stores.hostweights.store import recognise
 from hwctl.stores.hostweights.store_root import StoreRoot, look_at_root
 from hwctl.stores.hostweights.tensors import plan_payloads
 from hwctl.stores.hostweights.verdict import Outcome

@@ -207,7 +207,7 @@ class Removed:
 class Match:
     """PATH as a family recognised it, by names and markers only.
 
-    Every family's ``store.py`` offers ``recognise(path) -> Match | None`` and ``open_store(root) -> Store``.
+    Every family's ``locating.py`` offers ``recognise(path) -> Match | None``; ``locate`` opens its store.
     ``recognise`` gets an absolute path whose parents are resolved and whose last component may be a link,
     damaged or absent. Place counts before content: what lies inside a recognised root is that root's entry
     even when its own markers are damaged or it does not exist.

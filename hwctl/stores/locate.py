@@ -14,10 +14,10 @@ from pathlib import Path
 
 from hwctl.errors import HwctlError, NotFound, Refused, from_os_error
 from hwctl.stores.base import Artifact, Family, Match, State, Store
-from hwctl.stores.hostweights import store as hostweights
-from hwctl.stores.ktint8 import store as ktint8
+from hwctl.stores.hostweights import locating as hostweights
+from hwctl.stores.ktint8 import locating as ktint8
 from hwctl.stores.misnamed import taken_for_one
-from hwctl.stores.pageweights import store as pageweights
+from hwctl.stores.pageweights import locating as pageweights
 
 # A page cache or a host weight store may lie inside a folder that also is a base of kt-int8 trees, as in
 # /dev/shm; the families with a root of their own are therefore asked first.
@@ -25,11 +25,6 @@ _RECOGNISE: Mapping[Family, Callable[[Path], Match | None]] = {
     Family.HOSTWEIGHTS: hostweights.recognise,
     Family.PAGEWEIGHTS: pageweights.recognise,
     Family.KTINT8: ktint8.recognise,
-}
-_OPEN: Mapping[Family, Callable[[Path], Store]] = {
-    Family.HOSTWEIGHTS: hostweights.open_store,
-    Family.PAGEWEIGHTS: pageweights.open_store,
-    Family.KTINT8: ktint8.open_store,
 }
 
 
@@ -66,9 +61,22 @@ def locate(path: Path, family: Family | None = None, *, idle: bool = False) -> M
     raise NotFound(f"{path} {taken_for_one(settled, family)}", path=path)
 
 
-def open_store(match: Match) -> Store:
-    """The store that a match lies in."""
-    return _OPEN[match.family](match.root)
+def open_store(found: Match) -> Store:
+    """The store that a match lies in. Only its family is loaded: each is a good part of a start."""
+    match found.family:
+        case Family.HOSTWEIGHTS:
+            from hwctl.stores.hostweights.store import HostWeightStore
+            from hwctl.stores.hostweights.store_root import look_at_root
+
+            return HostWeightStore(look_at_root(found.root))
+        case Family.KTINT8:
+            from hwctl.stores.ktint8.store import KtInt8Store
+
+            return KtInt8Store(found.root)
+        case Family.PAGEWEIGHTS:
+            from hwctl.stores.pageweights.store import open_store as open_cache
+
+            return open_cache(found.root)
 
 
 def entry(store: Store, match: Match, *, sizes: bool = True) -> Artifact | None:

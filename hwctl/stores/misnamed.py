@@ -12,10 +12,10 @@ from pathlib import Path
 
 from hwctl.errors import HwctlError
 from hwctl.stores.base import Family, Match
-from hwctl.stores.hostweights import store as hostweights
+from hwctl.stores.hostweights import locating as hostweights
 from hwctl.stores.ktint8 import layout, roots
-from hwctl.stores.ktint8 import store as ktint8
-from hwctl.stores.pageweights import store as pageweights
+from hwctl.stores.ktint8 import locating as ktint8
+from hwctl.stores.pageweights import locating as pageweights
 from hwctl.weights.checkpoint import is_checkpoint
 
 

@@ -77,8 +77,9 @@ def step(name: str, root: Path) -> None:
     """One step, measured in this process; prints seconds and bytes of memory."""
     from hwctl.fs.locks import Mode
     from hwctl.stores.base import Artifact, CheckOptions, Deadline, Level, State
+    from hwctl.stores.ktint8.locating import recognise
     from hwctl.stores.ktint8.opening import Opening, open_tree
-    from hwctl.stores.ktint8.store import open_store, recognise
+    from hwctl.stores.ktint8.store import open_store
 
     if name == "verify-full":
         import torch

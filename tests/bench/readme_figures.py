@@ -43,7 +43,7 @@ def _ktint8(shape: str) -> list[Figure]:
 
 def _pages(row: str, line: str) -> list[Figure]:
     columns = {"float32": rf"\| {row} \| {_NUMBER}", "bfloat16": rf"\| {row} \| [^|]+\| {_NUMBER}"}
-    return [Figure(text, rf"{line}.*{dtype}.* {_NUMBER}x") for dtype, text in columns.items()]
+    return [Figure(text, rf"{line}.*{dtype}.* {_NUMBER}x \(floor") for dtype, text in columns.items()]
 
 
 FIGURES: dict[str, list[Figure]] = {
@@ -68,8 +68,8 @@ FIGURES: dict[str, list[Figure]] = {
         *_pages("full hit into private memory", "hit"),
     ],
     "bench_startup.py": [
-        Figure(rf"`--version` {_NUMBER} ms", rf"{_NUMBER} ms wall.*--version"),
-        Figure(rf"`--help` {_NUMBER} ms", rf"{_NUMBER} ms wall.* --help"),
+        Figure(rf"`--version` {_NUMBER} ms", rf"{_NUMBER} ms wall.* \d+  --version"),
+        Figure(rf"`--help` {_NUMBER} ms", rf"{_NUMBER} ms wall.* \d+  --help"),
     ],
 }
 

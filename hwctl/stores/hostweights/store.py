@@ -21,13 +21,12 @@ from hwctl.stores.base import (
     Family,
     Lease,
     Level,
-    Match,
     Removed,
     Report,
     Staleness,
     StalePolicy,
 )
-from hwctl.stores.hostweights import capacity, checking, deny, leases, moves, notes, places, removal
+from hwctl.stores.hostweights import capacity, checking, deny, leases, moves, notes, removal
 from hwctl.stores.hostweights import staleness as deaths
 from hwctl.stores.hostweights.layout import (
     ARTIFACTS,
@@ -50,18 +49,6 @@ EVICTION_LOCK = "hwctl-eviction.lock"
 
 _MARKED_BY = "operator"
 """The stage in deny markers that a person asked for."""
-
-
-def recognise(path: Path) -> Match | None:
-    """The store or entry that an absolute path means, by names and marker files only."""
-    try:
-        found = places.locate(path)
-    except OSError as exc:
-        raise from_os_error(exc, f"cannot look at {path}", path) from exc
-    if found is None:
-        return None
-    root, spot = found
-    return Match(Family.HOSTWEIGHTS, root, path, None if spot is None else spot.label)
 
 
 def open_store(root: Path) -> HostWeightStore:

@@ -28,7 +28,7 @@ from hwctl.weights.amx import ROW_BLOCK, Geometry
 from hwctl.weights.amx_content import STRETCH_BYTES, ContentCheck
 from hwctl.weights.int8 import one_thread
 
-_PIECE = 256 << 10
+_PIECE = 512 << 10
 """Between two reads of this size a rate, a deadline and a stop are looked at."""
 
 _BATCH_BYTES = 16 << 20

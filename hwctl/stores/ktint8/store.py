@@ -22,7 +22,6 @@ from hwctl.stores.base import (
     Family,
     Lease,
     Level,
-    Match,
     Removed,
     Report,
     Staleness,
@@ -33,23 +32,6 @@ from hwctl.stores.ktint8 import aside, checks, json_text, layout, roots, stalene
 from hwctl.stores.ktint8.deletion import remove_listed
 from hwctl.stores.ktint8.roots import Kind, Root
 from hwctl.stores.ktint8.survey import Survey
-
-
-def recognise(path: Path) -> Match | None:
-    """The base or tree that an absolute path means, by names and marker files only."""
-    found = _located(path)
-    if found is None:
-        return None
-    base, root = found
-    return Match(Family.KTINT8, base, path, None if root is None else root.key)
-
-
-def recognise_idle(path: Path) -> Match | None:
-    """The base that an empty folder is to whoever says that it belongs to this family."""
-    try:
-        return Match(Family.KTINT8, path, path) if roots.is_idle(path) else None
-    except OSError as exc:
-        raise from_os_error(exc, f"cannot look at {path}", path) from exc
 
 
 def _located(path: Path) -> tuple[Path, Root | None] | None:

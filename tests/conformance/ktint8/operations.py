@@ -12,8 +12,9 @@ from hwctl.fs.locks import Deadline, Mode
 from hwctl.stores.base import Artifact, CheckOptions, Death, Level, StalePolicy, State
 from hwctl.stores.ktint8.adoption import Adoption, publish_staging
 from hwctl.stores.ktint8.expect import Expectation
+from hwctl.stores.ktint8.locating import recognise
 from hwctl.stores.ktint8.opening import Opening, consuming, open_tree
-from hwctl.stores.ktint8.store import KtInt8Store, open_store, recognise
+from hwctl.stores.ktint8.store import KtInt8Store, open_store
 
 TINY_GRACE = StalePolicy(older_than=1000)
 """Cases are built fresh: nothing may have changed for a microsecond."""

@@ -18,7 +18,8 @@ from hwctl.errors import Busy, IoFailed, NoRoom, NotFound, Refused
 from hwctl.fs.locks import Deadline, Mode
 from hwctl.stores.base import Artifact, CheckOptions, Level, State
 from hwctl.stores.hostweights import leases, moves
-from hwctl.stores.hostweights.store import HostWeightStore, open_store, recognise
+from hwctl.stores.hostweights.locating import recognise
+from hwctl.stores.hostweights.store import HostWeightStore, open_store
 from hwctl.stores.hostweights.store_root import StoreRoot
 
 KEY = make_hostweights.key_of(0)

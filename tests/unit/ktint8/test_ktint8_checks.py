@@ -17,7 +17,8 @@ from hwctl.fs.pace import TimedOut
 from hwctl.stores.base import Artifact, CheckOptions, Content, Level, Report, State
 from hwctl.stores.ktint8 import checks
 from hwctl.stores.ktint8.expect import Expectation, ranges
-from hwctl.stores.ktint8.store import open_store, recognise
+from hwctl.stores.ktint8.locating import recognise
+from hwctl.stores.ktint8.store import open_store
 
 ONE = "_layer_3/_numa_0/INT8_gate_0_4096Byte_quant_.kt"
 SCALE = "_layer_3/_numa_0/INT8_gate_0_256Byte_scale_.kt"

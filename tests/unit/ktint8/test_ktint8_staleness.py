@@ -19,7 +19,8 @@ import pytest
 from hwctl.fs.locks import Deadline, Mode, acquire_dir
 from hwctl.stores.base import Artifact, Death, Staleness, StalePolicy, State
 from hwctl.stores.ktint8 import producer, staleness
-from hwctl.stores.ktint8.store import open_store, recognise
+from hwctl.stores.ktint8.locating import recognise
+from hwctl.stores.ktint8.store import open_store
 
 NO_GRACE = StalePolicy(older_than=0)
 NS = 1_000_000_000

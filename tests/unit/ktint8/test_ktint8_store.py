@@ -18,7 +18,8 @@ from hwctl.errors import NoRoom, NotFound, Refused
 from hwctl.fs.locks import Deadline, Mode
 from hwctl.stores.base import Artifact, Family, StalePolicy, State
 from hwctl.stores.ktint8 import aside, layout, note, roots
-from hwctl.stores.ktint8.store import KtInt8Store, open_store, recognise
+from hwctl.stores.ktint8.locating import recognise
+from hwctl.stores.ktint8.store import KtInt8Store, open_store
 
 ONE = "_layer_3/_numa_0/INT8_gate_0_4096Byte_quant_.kt"
 

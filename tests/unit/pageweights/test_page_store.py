@@ -17,7 +17,8 @@ from hwctl.fs.locks import Deadline, Mode
 from hwctl.fs.pace import TimedOut
 from hwctl.stores.base import Artifact, CheckOptions, Death, Family, Level, StalePolicy, State
 from hwctl.stores.pageweights import layout, verification
-from hwctl.stores.pageweights.store import PageStore, open_store, recognise
+from hwctl.stores.pageweights.locating import recognise
+from hwctl.stores.pageweights.store import PageStore, open_store
 
 OTHER_KEY = "0" * 64
 
