@@ -3,11 +3,13 @@
     python tests/bench/bench_startup.py [--rounds N]
 
 Exits 1 when a floor is missed. The CPU time beside the wall time tells a slow program from a busy machine.
+Modules are compiled once, as an installation has them, whatever the environment says of bytecode.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import resource
 import subprocess
 import sys
@@ -22,12 +24,13 @@ import make_ktint8
 import make_pageweights
 
 
-def measured(words: list[str]) -> tuple[float, float]:
-    """(wall seconds, CPU seconds) of one run."""
+def measured(words: list[str], bytecode: Path) -> tuple[float, float]:
+    """(wall seconds, CPU seconds) of one run, compiled modules kept in ``bytecode``."""
+    env = os.environ | {"PYTHONPYCACHEPREFIX": str(bytecode), "PYTHONDONTWRITEBYTECODE": ""}
     quiet = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     start = time.monotonic()
-    subprocess.run([sys.executable, "-m", "hwctl", *words], check=True, **quiet)
+    subprocess.run([sys.executable, "-m", "hwctl", *words], check=True, env=env, **quiet)
     wall = time.monotonic() - start
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
@@ -43,7 +46,7 @@ def main() -> None:
         weights, pages = make_hostweights.make_store(folder / "w"), make_pageweights.make_store(folder / "p")
         make_hostweights.make_artifact(weights, 0)
         make_pageweights.make_artifact(pages, 0)
-        base = folder / "b"
+        base, bytecode = folder / "b", folder / "bytecode"
         base.mkdir()
         make_ktint8.make_ready(base, "job-4711")
         for limit, words in (
@@ -59,7 +62,8 @@ def main() -> None:
             (0.400, ["evict", str(pages), "--keep", "1", "-n"]),
             (0.400, ["exec", "--level", "size", str(base / "kt-int8-job-4711"), "--", "true"]),
         ):
-            runs = [measured(words) for _ in range(options.rounds)]
+            measured(words, bytecode)
+            runs = [measured(words, bytecode) for _ in range(options.rounds)]
             wall, cpu = min(run[0] for run in runs), min(run[1] for run in runs)
             missed |= wall > limit
             verdict = "ok" if wall <= limit else "MISSED"
