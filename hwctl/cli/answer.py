@@ -19,7 +19,7 @@ from hwctl import __version__
 from hwctl.cli import environment, exits
 from hwctl.cli.document import dumps, finding_fields, missing_fields, pieces, time_text
 from hwctl.cli.escape import escape
-from hwctl.cli.output import Colors, Output, Piece
+from hwctl.cli.output import Colors, Output, Piece, Whole
 from hwctl.cli.progress import Progress
 from hwctl.cli.signals import Interrupted
 from hwctl.cli.text import finding as finding_line
@@ -132,7 +132,7 @@ class Answer:
         if not self.output.json:
             self._clear()
             where = f"{error.path}: " if error.path and error.path not in error.message else ""
-            self.output.err.line(f"hwctl {self.verb}: {where}{error.message}")
+            self.output.err.line(f"hwctl {self.verb}: ", Whole(where), error.message)
         if isinstance(error, Damaged):
             self._tell_findings(error)
 

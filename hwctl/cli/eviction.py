@@ -15,7 +15,7 @@ from hwctl.core.evict import Walk, evict
 from hwctl.core.evict_plan import Plan, plan
 from hwctl.core.plan import Target, foresee
 from hwctl.core.policy import BUDGET, Filters, Limits, Measure, Shortfall
-from hwctl.errors import HwctlError, NoRoom, Status, Usage
+from hwctl.errors import HwctlError, NoRoom, Status
 from hwctl.fs import space
 from hwctl.stores.base import State
 
@@ -40,11 +40,12 @@ class Wanted:
     everything: bool
 
     def limits(self, whole: int) -> Limits:
-        """Usage for a wish that no eviction can fulfil: it would empty the store and fail all the same."""
+        """NoRoom for a wish that no eviction can fulfil: it would empty the store and fail all the same."""
         min_free = None if self.min_free is None else self.min_free.of(whole)
-        if min_free is not None and min_free > whole:
+        if min_free is not None and min_free >= whole:
             size, room = text.size(min_free), text.size(whole)
-            raise Usage(f"--min-free asks for {size}, the file system has {room} in all")
+            words = f"--min-free asks for {size}, its file system has {room} in all; nothing was removed"
+            raise NoRoom(words, details={"wanted": min_free, "total_bytes": whole})
         return Limits(
             max_size=None if self.max_size is None else self.max_size.of(whole),
             min_free=min_free,
@@ -70,9 +71,8 @@ def evict_stores(
         try:
             limits = wanted.limits(space.room(target.store.root).total_bytes)
             plans.append(plan(target, limits, filters, sys.argv[1:], other_users=other_users))
-        except Usage:
-            raise
         except HwctlError as exc:
+            exc.path = exc.path or str(target.store.root)
             answer.fail(exc)
     foreseen = [outcome.step for made in plans for outcome in Walk(made).steps(foresee)]
     confirm(answer, foreseen, yes=yes, wait=wait)

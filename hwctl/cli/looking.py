@@ -44,7 +44,7 @@ def _named(answer: Answer, report: Report, paths: Sequence[Path], family: Family
     found: dict[tuple[Family, Path, Path], Match] = {}
     for path in paths:
         try:
-            match = locate.locate(path, family, idle=True)
+            match = locate.locate(path, family)
         except NotFound as exc:
             if family is None and _is_file(path):
                 report.file(core.file_view(path))

@@ -10,7 +10,7 @@ from hwctl.cli.answer import Answer
 from hwctl.cli.document import artifact_fields, finding_fields, named
 from hwctl.cli.exits import Verdict, error_object
 from hwctl.cli.metrics import Gauge
-from hwctl.cli.output import Style, Styled
+from hwctl.cli.output import Style, Styled, Whole
 from hwctl.core.plan import Action, Outcome, Result, Step, foresee, freed
 from hwctl.errors import Damaged, Status
 from hwctl.fs.locks import Deadline
@@ -44,7 +44,7 @@ class Tally:
         action, path = outcome.step.action.value, str(artifact.path)
         if answer.output.out.terminal:
             # Keys fill a line of most terminals by themselves; the evidence reads better below.
-            answer.line(word, f" {action} {path}", problem=problem)
+            answer.line(word, f" {action} ", Whole(path), problem=problem)
             answer.line(f"    {text.size(size)}; {outcome.reason}", problem=problem)
         else:
             answer.record(word, action, str(size), path, outcome.reason, problem=problem)

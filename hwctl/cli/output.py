@@ -16,7 +16,7 @@ from enum import StrEnum
 
 from hwctl.cli import environment
 from hwctl.cli.escape import escape
-from hwctl.cli.paragraphs import fold
+from hwctl.cli.paragraphs import NO_BREAK, fold
 
 _FLUSH_BYTES = 1 << 16
 _FLUSH_SECONDS = 0.1
@@ -46,6 +46,10 @@ class Styled:
     style: Style
 
 
+class Whole(str):
+    """A piece that is not broken on a terminal though it has blanks, such as a path."""
+
+
 Piece = str | Styled
 
 
@@ -64,11 +68,12 @@ class Stream:
         """Write one line: every piece escaped, then coloured; a long one is broken at words on a terminal."""
         line = "".join(map(self._painted, pieces))
         for part in fold(line) if self.terminal else (line,):
-            self.raw(part.encode("utf-8") + b"\n")
+            self.raw(part.replace(NO_BREAK, " ").encode("utf-8") + b"\n")
 
     def record(self, *fields: Piece) -> None:
         """Write one record: fields separated by tabs, never cut."""
-        self.raw("\t".join(map(self._painted, fields)).encode("utf-8") + b"\n")
+        record = "\t".join(map(self._painted, fields)).replace(NO_BREAK, " ")
+        self.raw(record.encode("utf-8") + b"\n")
 
     def raw(self, data: bytes) -> None:
         """Write bytes that were made safe already: a document, a table, a help page."""
@@ -95,6 +100,8 @@ class Stream:
         self._flushed = time.monotonic()
 
     def _painted(self, piece: Piece) -> str:
+        if isinstance(piece, Whole):
+            return escape(piece).replace(" ", NO_BREAK)
         if isinstance(piece, str):
             return escape(piece)
         text = escape(piece.text)

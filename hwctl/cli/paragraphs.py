@@ -10,6 +10,8 @@ import re
 from hwctl.cli import environment
 from hwctl.cli.escape import escape
 
+NO_BREAK = "\0"
+"""Stands for a blank that no line is broken at; escaped text has no such character of its own."""
 _HANG = "    "
 _LABEL = 20
 """Cells that a line's first words may take for a path to stay beside them."""

@@ -11,6 +11,7 @@ import typer
 from hwctl.cli import params, text, units
 from hwctl.cli.answer import Answer
 from hwctl.cli.document import artifact_fields
+from hwctl.cli.output import Whole
 from hwctl.errors import Usage
 from hwctl.stores.base import Family
 from hwctl.stores.pageweights.layout import DEFAULT_ROOT
@@ -187,7 +188,7 @@ def _tell(answer: Answer, result: PublishResult) -> None:
         }
     )
     answer.totals.update(bytes=result.artifact.bytes, files=result.artifact.files)
-    answer.line(str(result.artifact.path))
+    answer.line(Whole(result.artifact.path))
     answer.note(f"{result.outcome.value.replace('-', ' ')}: {text.size(result.artifact.bytes)}")
     if result.replaced:
         became = "is in its place and will go" if answer.dry_run else "was in its place and is gone"

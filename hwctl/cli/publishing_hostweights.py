@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from hwctl.cli import text
 from hwctl.cli.answer import Answer
 from hwctl.cli.document import artifact_fields
+from hwctl.cli.output import Whole
 from hwctl.errors import Usage
 from hwctl.stores.base import Family, State
 
@@ -91,7 +92,7 @@ def tell(answer: Answer, result: PublishResult) -> None:
         }
     )
     answer.totals.update(bytes=result.bytes, files=result.files, tensors=result.tensors)
-    answer.line(str(result.path))
+    answer.line(Whole(result.path))
     answer.note(f"{text.looked_up(result.outcome.value)}: {_measure(result, artifact)}")
 
 

@@ -12,6 +12,7 @@ from hwctl.cli import text
 from hwctl.cli.answer import Answer
 from hwctl.cli.document import artifact_fields
 from hwctl.cli.outcomes import deadline_of
+from hwctl.cli.output import Whole
 from hwctl.cli.units import Spans
 from hwctl.core import publish_ktint8 as core
 from hwctl.core.other_users import refusal
@@ -116,7 +117,7 @@ def _tell(answer: Answer, published: Publication) -> None:
         }
     )
     answer.totals.update(bytes=published.bytes, files=published.files, layers=len(published.layers))
-    answer.line(str(published.path))
+    answer.line(Whole(published.path))
     if published.kept:
         answer.note(f"went on with an interrupted conversion: {text.number(published.kept, 'layer')} kept")
     answer.note(

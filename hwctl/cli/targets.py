@@ -8,7 +8,7 @@ from pathlib import Path
 from hwctl.cli import environment
 from hwctl.cli.answer import Answer
 from hwctl.core.plan import Target
-from hwctl.errors import HwctlError, NotFound
+from hwctl.errors import HwctlError, NotFound, Unsupported
 from hwctl.stores import locate
 from hwctl.stores.base import Family, Match, State, Store
 
@@ -61,12 +61,22 @@ class Resolver:
         except HwctlError as exc:
             self._answer.fail(exc)
             return []
-        return [self._target(match, named=False) for match in found]
+        return [target for match in found if (target := self._found(match)) is not None]
+
+    def _found(self, match: Match) -> Target | None:
+        """A store that nobody named; one that is not to be touched is passed over."""
+        try:
+            return self._target(match, named=False)
+        except Unsupported as exc:
+            self._answer.warn(f"{match.root}: left alone: {exc.message}")
+            return None
 
     def _target(self, match: Match, *, named: bool) -> Target:
         store = self._stores.get((match.family, match.root))
         if store is None:
             store = self._stores[match.family, match.root] = locate.open_store(match)
+        if store.frozen is not None:
+            raise Unsupported(store.frozen, path=match.root)
         artifact = locate.entry(store, match, sizes=self._sizes)
         if artifact is not None and artifact.state is State.ABSENT and not self._absent:
             raise NotFound("there is no such entry", path=match.path)

@@ -6,8 +6,10 @@ a negative number, NaN and rubbish are refused everywhere.
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
+import sys
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -185,12 +187,18 @@ def path(text: str) -> Path:
 
 def operand(text: str) -> Path:
     """A PATH that is no option's value. ``--max-size 10 KiB`` would otherwise mean ten bytes and a path."""
-    if _LONE_UNIT.fullmatch(text) and not os.path.lexists(text):
+    if _LONE_UNIT.fullmatch(text) and not os.path.lexists(text) and _follows_a_number(text):
         raise typer.BadParameter(
             f"{text!r} is a unit and no path that exists; write a number and its unit in one word, as in"
             " 10KiB or 2d"
         )
     return path(text)
+
+
+def _follows_a_number(unit: str) -> bool:
+    return any(
+        word == unit and re.fullmatch(r"[0-9.]+", before) for before, word in itertools.pairwise(sys.argv)
+    )
 
 
 def word(text: str) -> str:

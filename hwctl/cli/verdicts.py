@@ -12,7 +12,7 @@ from hwctl.cli.answer import Answer
 from hwctl.cli.document import artifact_fields, missing_fields, report_fields
 from hwctl.cli.exits import error_object
 from hwctl.cli.metrics import Gauge
-from hwctl.cli.output import Style, Styled
+from hwctl.cli.output import Style, Styled, Whole
 from hwctl.core.verify import Verdict
 from hwctl.errors import HwctlError, Status
 from hwctl.stores.base import Content, Level, State
@@ -64,7 +64,7 @@ class Tally:
             # It is the answer for this artifact, and so is told where the others are.
             answer.errors.append(verdict.error)
             why = f": {verdict.error.message}"
-        answer.line(Styled(word, _STYLES[word]), f" {path}{why}", problem=word != VALID)
+        answer.line(Styled(word, _STYLES[word]), " ", Whole(path), why, problem=word != VALID)
         if report is None:
             return
         self._bytes += report.checked_bytes
@@ -101,7 +101,8 @@ class Tally:
         words = self._words
         full = self._level is Level.FULL
         if not total:
-            return "nothing to check: no artifacts here; name one, or --identity, where one must be there"
+            insist = "no artifacts here; name one, or --identity, where one must be there"
+            return "nothing was checked" if self._answer.errors else f"nothing to check: {insist}"
         counts = [f"{words[word]} {word}" for word in _STYLES if words[word]]
         outcome = "all valid, no errors found" if words[VALID] == total else ", ".join(counts)
         how = "verified" if full else f"checked, {_DEPTH[self._level]},"

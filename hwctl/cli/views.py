@@ -11,7 +11,7 @@ from pathlib import Path
 from hwctl.cli import text
 from hwctl.cli.answer import Answer
 from hwctl.cli.document import time_text
-from hwctl.cli.output import Piece, Style, Styled
+from hwctl.cli.output import Piece, Style, Styled, Whole
 from hwctl.cli.paragraphs import cells, columns_there, wrapped
 from hwctl.cli.view_fields import file_fields, gauges, parsed, remark, row_fields, shown, store_fields
 from hwctl.core import inspect as core
@@ -69,7 +69,7 @@ class Report:
         if cells(f"{family.text}{root}  {place}") <= columns_there():
             self._answer.line(family, f"{root}  {place}")
         else:
-            self._answer.line(family, root)
+            self._answer.line(family, Whole(root))
             self._answer.line(f"  {place}")
 
     def entry(self, store: Store, row: Row) -> None:
@@ -156,8 +156,16 @@ class Report:
         for row in rows if self._manifest else ():
             for name, data in store.documents(row.artifact).items():
                 self._answer.line(Styled(f"{row.artifact.key} {name}", Style.STRONG))
-                for line in json.dumps(parsed(data), indent=2, ensure_ascii=False).splitlines():
-                    self._answer.line(line)
+                for line in _indented(data):
+                    self._answer.line(Whole(line))
+
+
+def _indented(data: bytes) -> list[str]:
+    """A document as JSON for reading, or as it lies there where it is nested too deep for that."""
+    try:
+        return json.dumps(parsed(data), indent=2, ensure_ascii=False).splitlines()
+    except RecursionError:
+        return [data.decode("utf-8", "backslashreplace")]
 
 
 def usage(view: View) -> str:

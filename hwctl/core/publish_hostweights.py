@@ -31,6 +31,7 @@ from hwctl.stores.hostweights.build import get_or_build
 from hwctl.stores.hostweights.capacity import Admission, store_bytes
 from hwctl.stores.hostweights.checks import Examination
 from hwctl.stores.hostweights.domain import Capacity
+from hwctl.stores.hostweights.judging import require_known_schema
 from hwctl.stores.hostweights.layout import ARTIFACTS
 from hwctl.stores.hostweights.locating import recognise
 from hwctl.stores.hostweights.lookup import examine_key
@@ -109,6 +110,8 @@ def publish(request: Request) -> PublishResult:
         # Hashing the sources may have taken an hour: waiting begins only now.
         deadline = request.work.deadline()
         root = open_root(request.store, replace(request.wanted, wait=deadline))
+        # Upstream sets aside what a later version made, like anything else that it cannot use.
+        _require_known(root, material, _seen(root, material, Level.MARKER))
         stream = Stream(material.reader, ordered=request.ordered)
         found = get_or_build(
             root,
@@ -136,6 +139,7 @@ def foresee(request: Request) -> PublishResult:
         if path.exists():
             root = look_at_root(path)
             seen = _seen(root, material, Level.SIZE)
+            _require_known(root, material, seen)
             there = _sound(seen)
             if there is not None:
                 _require_same(root, material, request)
@@ -194,6 +198,12 @@ def _seen(root: StoreRoot, material: Material, level: Level) -> Examination | No
     if not (root.path / ARTIFACTS).is_dir():
         return None
     return examine_key(root, identity.key, level, CheckOptions(), identity)
+
+
+def _require_known(root: StoreRoot, material: Material, seen: Examination | None) -> None:
+    require_known_schema(root.problems, root.path)
+    if seen is not None:
+        require_known_schema(seen.findings, root.path / ARTIFACTS / material.publication.identity.key)
 
 
 def _wrong(findings: Sequence[Finding]) -> str | None:

@@ -27,6 +27,7 @@ from hwctl.stores.hostweights.derived import (
     tensor_contract,
 )
 from hwctl.stores.hostweights.identity import Identity
+from hwctl.stores.hostweights.judging import require_known_schema
 from hwctl.stores.hostweights.layout import ARTIFACTS, PAYLOAD_SUFFIX, is_key
 from hwctl.stores.hostweights.lookup import examine_key
 from hwctl.stores.hostweights.publication import Publication
@@ -169,6 +170,7 @@ def from_artifact(match: Match, metadata: FormatMetadata | None, work: Work) -> 
             raise NotFound("there is no such artifact", path=match.path)
         if seen.unknown:
             raise seen.unknown[0]
+        require_known_schema(seen.findings, match.path)
         if seen.findings or seen.manifest is None:
             message = f"{match.path}: {seen.findings[0].message}"
             raise Damaged(message, seen.findings, path=match.path)

@@ -236,6 +236,11 @@ class Store(Protocol):
         """The uid that owns the root; readers judge against it, writers must be it."""
         ...
 
+    @property
+    def frozen(self) -> str | None:
+        """Why nothing may be changed in the whole store, such as a schema that is not known; None mostly."""
+        ...
+
     def actor(self, artifact: Artifact) -> int:
         """The uid that may change this entry: the root's owner, or a tree's own owner in a shared base."""
         ...

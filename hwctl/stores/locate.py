@@ -65,14 +65,13 @@ def open_store(found: Match) -> Store:
     """The store that a match lies in. Only its family is loaded: each is a good part of a start."""
     match found.family:
         case Family.HOSTWEIGHTS:
-            from hwctl.stores.hostweights.store import HostWeightStore
-            from hwctl.stores.hostweights.store_root import look_at_root
+            from hwctl.stores.hostweights.store import open_store as open_weights
 
-            return HostWeightStore(look_at_root(found.root))
+            return open_weights(found.root)
         case Family.KTINT8:
-            from hwctl.stores.ktint8.store import KtInt8Store
+            from hwctl.stores.ktint8.store import open_store as open_base
 
-            return KtInt8Store(found.root)
+            return open_base(found.root)
         case Family.PAGEWEIGHTS:
             from hwctl.stores.pageweights.store import open_store as open_cache
 

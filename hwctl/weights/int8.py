@@ -71,6 +71,15 @@ class Quantiser:
         self._magnitudes, self._products = Scratch(), Scratch()
         self._known: dict[tuple[object, ...], _Block] = {}
 
+    @property
+    def memory(self) -> int:
+        """Bytes of all buffers, as they are by now."""
+        return self._magnitudes.size + self._products.size
+
+    def forget(self) -> None:
+        """Keep no view of the callers' buffers: they have others now."""
+        self._known.clear()
+
     def quantise(self, block: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor) -> None:
         """Quantise bf16 ``block`` [rows, k] into int8 ``codes`` [rows, k] and fp32 ``scales`` [rows].
 

@@ -20,17 +20,16 @@ class Scratch:
         self._memory = bytearray()
         self._tensors: dict[tuple[object, ...], torch.Tensor] = {}
 
-    def grow(self, count: int) -> bool:
-        """Have at least ``count`` bytes; whether that took other memory, which earlier views do not show."""
-        if len(self._memory) >= count:
-            return False
-        self._memory = bytearray(count)
-        self._tensors.clear()
-        return True
+    @property
+    def size(self) -> int:
+        """Bytes held; when it has changed, earlier views show memory that nothing else uses any more."""
+        return len(self._memory)
 
     def bytes(self, count: int) -> memoryview:
         """The first ``count`` bytes."""
-        self.grow(count)
+        if len(self._memory) < count:
+            self._memory = bytearray(count)
+            self._tensors.clear()
         return memoryview(self._memory)[:count]
 
     def tensor(self, dtype: torch.dtype, *shape: int) -> torch.Tensor:

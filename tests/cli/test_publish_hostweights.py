@@ -486,3 +486,25 @@ def test_readers_of_an_old_artifact_keep_their_bytes(store: Path) -> None:
     with mapped(payload):
         publish(TINY, store)
         assert payload.stat().st_ino == inode
+
+
+def test_a_later_versions_artifact_is_neither_replaced_nor_copied(store: Path, tmp_path: Path) -> None:
+    """Upstream sets it aside and builds anew; hwctl says that another version is wanted, and leaves it."""
+    artifact = Path(result(publish(TINY, store, "--json"))["path"])
+    artifact.chmod(0o755)
+    manifest, ready = artifact / "manifest.json", artifact / "READY.json"
+    for path in (manifest, ready):
+        path.chmod(0o644)
+    manifest.write_bytes(
+        make_hostweights.canonical(json.loads(manifest.read_bytes()) | {"schema_version": 2})
+    )
+    seal = {"manifest_sha256": make_hostweights.sha256(manifest.read_bytes())}
+    ready.write_bytes(make_hostweights.canonical(json.loads(ready.read_bytes()) | seal))
+    for path in (manifest, ready):
+        path.chmod(0o444)
+    artifact.chmod(0o555)
+    for words in ((TINY, store), (TINY, store, "-n"), (artifact, tmp_path / "other")):
+        run = publish(*words)
+        assert run.status == 13 and "schema 2" in run.err, run
+    assert hwctl_("verify", artifact).status == 13
+    assert not list((store / "quarantine").iterdir())

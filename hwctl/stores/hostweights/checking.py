@@ -13,9 +13,8 @@ from hwctl.fs.locks import Held
 from hwctl.stores.base import Artifact, CheckOptions, Level, Report, State
 from hwctl.stores.hostweights import leases
 from hwctl.stores.hostweights.checks import Examination, Subject, examine
-from hwctl.stores.hostweights.fields import UNSUPPORTED_SCHEMA
 from hwctl.stores.hostweights.identity import Identity
-from hwctl.stores.hostweights.judging import Trust
+from hwctl.stores.hostweights.judging import Trust, require_known_schema
 from hwctl.stores.hostweights.layout import QUARANTINE, Place
 from hwctl.stores.hostweights.lookup import examine_key
 from hwctl.stores.hostweights.places import Spot
@@ -96,9 +95,7 @@ def _report(
 ) -> Report:
     """Damage is told even when something else could not be read; without any, not knowing is no answer."""
     findings = (*root.problems, *seen.findings)
-    for finding in findings:
-        if finding.code == UNSUPPORTED_SCHEMA:
-            raise Unsupported(finding.message, path=artifact.path)
+    require_known_schema(findings, artifact.path)
     unknown = (*root.unknown, *seen.unknown)
     if unknown and not findings:
         raise unknown[0]

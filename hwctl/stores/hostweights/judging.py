@@ -10,8 +10,9 @@ import stat
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from os import stat_result
+from pathlib import Path
 
-from hwctl.errors import Finding
+from hwctl.errors import Finding, Unsupported
 from hwctl.fs.paths import kind_of
 from hwctl.stores.hostweights.fields import SCHEMA, UNSUPPORTED_SCHEMA, other_schema
 from hwctl.stores.hostweights.identity import Identity, first_difference
@@ -28,6 +29,10 @@ from hwctl.stores.hostweights.records import (
 from hwctl.stores.hostweights.tensors import torch_view
 from hwctl.weights.safetensors_file import Header
 from hwctl.weights.safetensors_file import TensorEntry as StoredTensor
+
+_OTHER_FIELDS = frozenset({"bad-value", "missing-field", "unknown-field", "integrity-mode"})
+"""What another schema may well have otherwise in its document."""
+_OTHER_FILES = "undeclared-file"
 
 # A damaged directory can hold as many names as it likes; so many are told apart.
 _SHOWN = 50
@@ -83,6 +88,19 @@ def judge_schemas(documents: Iterable[tuple[str, object]], ready: Ready | None) 
         message = f"{READY} has the integrity mode {ready.integrity_mode[:80]!r}"
         found.append(Finding("integrity-mode", message, READY, INTEGRITY_MODE, ready.integrity_mode[:80]))
     return found
+
+
+def require_known_schema(findings: Sequence[Finding], path: str | Path) -> None:
+    """Raise Unsupported for what a later version made. What no version would leave behind stays damage: a
+    denial, a seal that does not fit, anything wrong with a document whose schema is known."""
+    later = [finding for finding in findings if finding.code == UNSUPPORTED_SCHEMA]
+    files = {finding.file for finding in later}
+    if later and all(
+        finding.code in (UNSUPPORTED_SCHEMA, _OTHER_FILES)
+        or (finding.code in _OTHER_FIELDS and finding.file in files)
+        for finding in findings
+    ):
+        raise Unsupported(later[0].message, path=path)
 
 
 def judge_names(names: Iterable[str], files: Sequence[FileEntry]) -> list[Finding]:

@@ -15,8 +15,8 @@ from pathlib import Path
 from hwctl.fs.paths import open_regular, opened_dir
 from hwctl.stores.hostweights.layout import MANIFEST
 
-_READS = (1 << 14, 1 << 20, 1 << 24)
-"""Bytes to read, then to have read, then to give up at: identities of real models run to megabytes."""
+_READS = (1 << 14, 1 << 18, 1 << 22)
+"""Bytes to read, then to have read, then to give up at. Parsed, hostile JSON takes thirty times as much."""
 
 _BLANK = re.compile(r"[ \t\r\n]*")
 _DECODER = json.JSONDecoder()

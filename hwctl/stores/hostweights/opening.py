@@ -167,16 +167,16 @@ def _recorded(
     except (NotRegular, TooLarge) as exc:
         found = of_document(exc, name)
         assert isinstance(found, Finding)
-        raise _damaged(root / name, (found,)) from exc
+        raise _unusable(root / name, (found,)) from exc
     value, problems = parse(document.data, name)
     if document.stat.st_nlink != 1:
         problems.add("hard-linked", f"has {document.stat.st_nlink} links")
     if value is None or problems.found:
-        raise _damaged(root / name, tuple(problems.found))
+        raise _unusable(root / name, tuple(problems.found))
     return value
 
 
-def _damaged(path: Path, findings: tuple[Finding, ...]) -> HwctlError:
+def _unusable(path: Path, findings: tuple[Finding, ...]) -> HwctlError:
     kind = Unsupported if findings[0].code == UNSUPPORTED_SCHEMA else Refused
     message = f"{path.parent}/{findings[0].message}"
     details: dict[str, object] = {"findings": [finding.message for finding in findings]}

@@ -139,25 +139,28 @@ def _confirm(fd: int, name: str) -> list[Event]:
     that is not installed gives the same verdict at no cost: numpy alone takes a quarter of a command's time.
     Without the library our own reader, held against it by a test, stands.
     """
-    try:
-        from safetensors import SafetensorError, safe_open
+    for framework in _frameworks():
+        try:
+            from safetensors import SafetensorError, safe_open
 
-        with safe_open(f"/proc/self/fd/{fd}", framework=_absent_framework()):
+            with safe_open(f"/proc/self/fd/{fd}", framework=framework):
+                return []
+        except ImportError:
             return []
-    except ImportError:
-        return []
-    except SafetensorError as exc:
-        return [Finding("container-refused", f"{name}: the safetensors library refuses it: {exc}", name)]
-    except (OSError, RuntimeError) as exc:
-        # Out of descriptors or of memory: that says nothing about the file.
-        return [
-            IoFailed(f"cannot open {name} with the safetensors library: {exc}", path=name, retryable=True)
-        ]
+        except SafetensorError as exc:
+            if str(exc) == f"framework {framework} is invalid":
+                continue  # which safetensors before 0.7 says of paddle
+            return [Finding("container-refused", f"{name}: the safetensors library refuses it: {exc}", name)]
+        except (OSError, RuntimeError) as exc:
+            # Out of descriptors or of memory: that says nothing about the file.
+            message = f"cannot open {name} with the safetensors library: {exc}"
+            return [IoFailed(message, path=name, retryable=True)]
+    return []
 
 
 @cache
-def _absent_framework() -> str:
-    return "numpy" if find_spec("paddle") else "paddle"
+def _frameworks() -> tuple[str, ...]:
+    return ("numpy",) if find_spec("paddle") else ("paddle", "numpy")
 
 
 def _hash(

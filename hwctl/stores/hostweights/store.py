@@ -75,6 +75,11 @@ class HostWeightStore:
     def owner_uid(self) -> int:
         return self._root.owner_uid
 
+    @property
+    def frozen(self) -> str | None:
+        later = self._root.later_schema
+        return None if later is None else later.message
+
     def actor(self, artifact: Artifact) -> int:
         """The root's owner, whoever an entry belongs to: a store has one owner."""
         del artifact
@@ -188,7 +193,7 @@ class HostWeightStore:
     def removable(self, artifact: Artifact) -> str | None:
         """All that lies in an artifact's folder is the artifact's, however damaged it is."""
         del artifact
-        return None
+        return self.frozen
 
     def remove(self, artifact: Artifact) -> Removed:
         self._require_ours(artifact)
@@ -226,9 +231,8 @@ class HostWeightStore:
     def _require_ours(self, artifact: Artifact) -> None:
         """Nothing is changed in a store whose schema may have rules that are not known here, nor in another
         user's, where a file that root leaves is one the store's own programs cannot handle."""
-        later = self._root.later_schema
-        if later is not None:
-            raise Unsupported(later.message, path=artifact.path)
+        if self.frozen is not None:
+            raise Unsupported(self.frozen, path=artifact.path)
         if os.geteuid() != self._root.owner_uid:
             raise Refused(
                 f"{self._root.path} belongs to uid {self._root.owner_uid}, the caller is uid {os.geteuid()}",

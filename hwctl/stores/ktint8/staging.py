@@ -132,9 +132,14 @@ class Staging:
         with opened_dir(name, dir_fd=self.root_fd) as layer_fd:
             for part in map(layout.part_dir, range(self.order.geometry.parts)):
                 os.mkdir(part, folder_mode, dir_fd=layer_fd)
-                # The workers end before the folder is closed, and after a failure begin no further batch.
-                with opened_dir(part, dir_fd=layer_fd) as part_fd, ThreadPoolExecutor(workers) as pool:
-                    list(pool.map(partial(_reserve_files, part_fd, file_mode), batches))
+                with opened_dir(part, dir_fd=layer_fd) as part_fd:
+                    pool = ThreadPoolExecutor(workers)
+                    try:
+                        list(pool.map(partial(_reserve_files, part_fd, file_mode), batches))
+                    finally:
+                        # The workers end before the folder is closed, and after a failure or a signal begin
+                        # no further batch.
+                        pool.shutdown(wait=True, cancel_futures=True)
 
     def layer(self, layer: int) -> LayerWriter:
         """The writer of a reserved layer."""

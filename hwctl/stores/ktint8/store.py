@@ -67,6 +67,11 @@ class KtInt8Store:
         except OSError as exc:
             raise from_os_error(exc, f"cannot look at {self._root}", self._root) from exc
 
+    @property
+    def frozen(self) -> str | None:
+        """Nothing forbids changes: what a store may be is told by its entries, each for itself."""
+        return None
+
     def actor(self, artifact: Artifact) -> int:
         """The tree's own owner: a base is shared by all users of a machine."""
         return self.owner_uid if artifact.owner_uid is None else artifact.owner_uid

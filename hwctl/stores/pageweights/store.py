@@ -74,6 +74,11 @@ class PageStore:
         with roots.opened(self._root) as root:
             return root.place.uid
 
+    @property
+    def frozen(self) -> str | None:
+        """Nothing forbids changes: what a store may be is told by its entries, each for itself."""
+        return None
+
     def actor(self, artifact: Artifact) -> int:
         """The root's owner: nobody else's files count as pages."""
         del artifact

@@ -34,7 +34,14 @@ class Converter:
         self._rows = RowReader(tensors, block)
         self._quantiser = Quantiser()
         self._codes, self._packed, self._scales = Scratch(), Scratch(), Scratch()
-        self._packings: dict[tuple[int, int], tuple[torch.Tensor, Packing]] = {}
+        self._packings: dict[tuple[int, int], Packing] = {}
+        self._viewed = 0
+
+    @property
+    def memory(self) -> int:
+        """Bytes of all buffers, as they are by now; ``crew.worker_bytes`` says what they come to at most."""
+        own = (self._codes, self._packed, self._scales)
+        return self._rows.memory + self._quantiser.memory + sum(buffer.size for buffer in own)
 
     def expert(self, layer: int, expert: int) -> Iterator[Piece]:
         """Every piece of the six files that each part has for this expert, projection by projection."""
@@ -76,28 +83,25 @@ class Converter:
     ) -> memoryview:
         """Packed codes of some columns of a block; their rows' scales go into the first of ``scales``."""
 
+        import torch
+
         rows = block.shape[0]
-        codes, packing = self._packing(rows, columns)
+        codes = self._codes.tensor(torch.int8, rows, columns)
+        packed = self._packed.tensor(torch.int8, rows * columns)
+        if self.memory != self._viewed:
+            # A view of a buffer that was given up for a larger one would keep its memory.
+            self._viewed = self.memory
+            self._quantiser.forget()
+            self._packings.clear()
+        packing = self._packings.get((rows, columns))
+        if packing is None:
+            packing = self._packings[rows, columns] = Packing(codes, packed)
         try:
             self._quantiser.quantise(block[:, column : column + columns], codes, scales[:rows])
         except NotFinite as exc:
             raise NotFinite(row + exc.row, column + exc.column, exc.what) from None
         packing.pack()
         return self._packed.bytes(rows * columns)
-
-    def _packing(self, rows: int, columns: int) -> tuple[torch.Tensor, Packing]:
-        """Where codes of that shape go, and the way from there into the packed buffer."""
-        import torch
-
-        size = rows * columns
-        if self._codes.grow(size) | self._packed.grow(size):
-            self._packings.clear()
-        found = self._packings.get((rows, columns))
-        if found is None:
-            codes = self._codes.tensor(torch.int8, rows, columns)
-            found = codes, Packing(codes, self._packed.tensor(torch.int8, size))
-            self._packings[rows, columns] = found
-        return found
 
     def _not_finite(self, matrix: Matrix, exc: NotFinite) -> Damaged:
         where = f"{matrix.tensor}{matrix.position(exc.row, exc.column)}"

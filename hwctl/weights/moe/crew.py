@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from hwctl.weights.amx import ROW_BLOCK, SCALE_BYTES
 from hwctl.weights.int8 import STRETCH
 from hwctl.weights.moe.plan import MoePlan
-from hwctl.weights.moe.rows import STRIPE_ELEMENTS
+from hwctl.weights.moe.rows import READ_ROWS, STRIPE_ELEMENTS
 
 MEMORY_LIMIT = 112 << 20
 """Bytes that the buffers of all workers of a conversion may come to."""
@@ -37,11 +37,21 @@ class Crew:
 
 def crew_of(plan: MoePlan, jobs: int) -> Crew:
     """As many of ``jobs`` workers as the memory limit allows, at least one, and the blocks it leaves them."""
-    geometry = plan.geometry
-    stripe = 2 * min(STRIPE_ELEMENTS, geometry.hidden * geometry.intermediate) if plan.transposes else 0
-    apart = stripe + _BYTES_PER_STRETCH_ELEMENT * STRETCH + geometry.parts * geometry.hidden * SCALE_BYTES
     # A block holds whole row blocks, however wide the matrix is.
-    smallest = max(SMALLEST_BLOCK, ROW_BLOCK * max(geometry.hidden, geometry.intermediate))
-    workers = max(1, min(jobs, MEMORY_LIMIT // (apart + smallest * _BYTES_PER_ELEMENT)))
-    room = (MEMORY_LIMIT // workers - apart) // _BYTES_PER_ELEMENT
+    smallest = max(SMALLEST_BLOCK, ROW_BLOCK * max(plan.geometry.hidden, plan.geometry.intermediate))
+    workers = max(1, min(jobs, MEMORY_LIMIT // worker_bytes(plan, smallest)))
+    room = (MEMORY_LIMIT // workers - worker_bytes(plan, 0)) // _BYTES_PER_ELEMENT
     return Crew(workers, max(smallest, min(room, LARGEST_BLOCK)))
+
+
+def worker_bytes(plan: MoePlan, block: int) -> int:
+    """The most that one worker's buffers come to, with blocks of so many elements."""
+    hidden, intermediate = plan.geometry.hidden, plan.geometry.intermediate
+    gathered = 0
+    if plan.transposes:
+        stripe = min(STRIPE_ELEMENTS, hidden * intermediate)
+        # The stripe, and beside it a few rows of it on their way, twice.
+        gathered = 2 * (stripe + 2 * READ_ROWS * min(max(hidden, intermediate), stripe))
+    stretch = max(STRETCH, hidden, intermediate) * _BYTES_PER_STRETCH_ELEMENT
+    scales = plan.geometry.parts * max(hidden, intermediate) * SCALE_BYTES
+    return block * _BYTES_PER_ELEMENT + gathered + stretch + scales

@@ -36,6 +36,12 @@ class RowReader:
         self._stripe, self._kept, self._turned = Scratch(), Scratch(), Scratch()
         self._scales: tuple[str, int, torch.Tensor] | None = None
 
+    @property
+    def memory(self) -> int:
+        """Bytes of all buffers, as they are by now."""
+        buffers = (self._raw, self._plain, self._wide, self._stripe, self._kept, self._turned)
+        return sum(buffer.size for buffer in buffers)
+
     def blocks(self, matrix: Matrix, cut: int) -> Iterator[tuple[int, torch.Tensor]]:
         """(first row, bf16 [rows, columns]) over the whole matrix in order.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hwctl.cli.paragraphs import fold, wrapped
+from hwctl.cli.paragraphs import NO_BREAK, fold, wrapped
 
 PATH = "/srv/weights/artifacts/" + "a" * 64
 
@@ -34,6 +34,12 @@ def test_a_path_stays_whole_beside_the_word_that_it_belongs_to() -> None:
         f"    {PATH}",
         "    ends",
     ]
+
+
+def test_what_must_stay_whole_is_not_broken_at_its_blanks() -> None:
+    path = "/srv/my models/of last year/" + "a" * 50
+    (line, rest) = fold(f"valid {path.replace(' ', NO_BREAK)} and more")
+    assert (line.replace(NO_BREAK, " "), rest) == (f"valid {path}", "    and more")
 
 
 def test_colours_take_no_cells() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -174,6 +175,8 @@ def test_plain_values() -> None:
 )
 def test_a_unit_on_its_own_is_no_path(word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    assert units.operand(word) == Path(word), "it is no half of a size"
+    monkeypatch.setattr(sys, "argv", ["hwctl", "evict", "store", "--max-size", "1.5", word])
     with pytest.raises(typer.BadParameter, match="in one word"):
         units.operand(word)
     assert units.operand(f"./{word}") == Path(word)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import hashlib
 import json
 import os
 import socket
@@ -20,7 +21,7 @@ from hwctl.errors import Busy, IoFailed, Unsupported
 from hwctl.fs import digest
 from hwctl.fs.locks import Deadline
 from hwctl.stores.base import CheckOptions, Level, Report, State
-from hwctl.stores.hostweights import canonical, leases, lookup
+from hwctl.stores.hostweights import canonical, leases, lookup, payload_checks
 from hwctl.stores.hostweights.identity import Identity
 from hwctl.stores.hostweights.store import open_store
 from hwctl.stores.hostweights.store_root import StoreRoot, look_at_root
@@ -356,3 +357,42 @@ def test_the_librarys_word_is_heard_without_a_framework(tmp_path: Path) -> None:
         path.write_bytes(data)
     run = subprocess.run([sys.executable, "-c", script, *paths], capture_output=True, text=True)
     assert run.stdout.splitlines() == ["[]", "['container-refused']", "set()"], run.stderr
+
+
+def test_a_safetensors_that_knows_the_framework_not_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before 0.7 it says so of the one that is asked for first; that is no word about the file."""
+    pytest.importorskip("numpy")
+    monkeypatch.setattr(payload_checks, "_frameworks", lambda: ("no-such-framework", "numpy"))
+    fd = os.open(Path(__file__).parents[2] / "data" / "tiny-llama" / "model-00001-of-00002.safetensors", 0)
+    try:
+        assert payload_checks._confirm(fd, "file") == []
+    finally:
+        os.close(fd)
+
+
+@pytest.mark.parametrize(
+    ("document", "change", "reseal", "answer"),
+    [
+        ("manifest.json", {"schema_version": 2}, True, None),
+        ("manifest.json", {"schema_version": 2, "added": 1}, True, None),
+        ("manifest.json", {"schema_version": 2}, False, "manifest-digest"),
+        ("READY.json", {"schema_version": 2, "added": 1}, False, None),
+        ("READY.json", {"added": 1}, False, "unknown-field"),
+    ],
+)
+def test_a_later_schema_is_unsupported_unless_no_version_would_leave_it_so(
+    root: StoreRoot, artifact: Path, document: str, change: dict[str, Any], reseal: bool, answer: str | None
+) -> None:
+    """A script that met 65 here set sound artifacts of the next version aside; damage is 65 all the same."""
+    data = canonical.encode(json.loads((artifact / document).read_bytes()) | change)
+    replace(artifact / document, data)
+    if reseal:
+        ready = json.loads((artifact / "READY.json").read_bytes())
+        ready["manifest_sha256"] = hashlib.sha256(data).hexdigest()
+        replace(artifact / "READY.json", canonical.encode(ready))
+    if answer is None:
+        with pytest.raises(Unsupported, match="schema 2"):
+            check(root)
+        (root.path / "deny" / f"{artifact.name}.json").write_bytes(b"{}")
+        answer = "denied"
+    assert answer in codes(check(root))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +17,7 @@ from hwctl.weights.checkpoint import Checkpoint
 from hwctl.weights.int8 import Quantiser
 from hwctl.weights.moe import rows
 from hwctl.weights.moe.convert import Converter
-from hwctl.weights.moe.crew import LARGEST_BLOCK, MEMORY_LIMIT, SMALLEST_BLOCK, Crew, crew_of
+from hwctl.weights.moe.crew import LARGEST_BLOCK, MEMORY_LIMIT, SMALLEST_BLOCK, Crew, crew_of, worker_bytes
 from hwctl.weights.moe.plan import MoePlan, plan_conversion
 from hwctl.weights.tensor_reader import TensorReader
 
@@ -221,4 +222,34 @@ def test_memory_bounds_the_workers_and_their_blocks(write_moe: WriteMoe) -> None
     for jobs in (1, 3, 8, 20, 1000):
         crew = crew_of(plan, jobs)
         assert crew.workers <= jobs
-        assert crew.workers * crew.block * 10 <= MEMORY_LIMIT
+        assert crew.workers * worker_bytes(plan, crew.block) <= MEMORY_LIMIT
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("parts", [1, 3])
+@pytest.mark.parametrize("layout", ["single", "fused", "turned"])
+def test_a_worker_holds_no_more_than_it_is_counted_for(
+    write_moe: WriteMoe, dtype: torch.dtype, parts: int, layout: str
+) -> None:
+    """No buffer that was given up for a larger one is kept by a view of it either."""
+    plain = matrices(dtype)
+    if layout == "single":
+        checkpoint = write_moe(CONFIG, single(plain))
+    else:
+        turned = layout == "turned"
+        config = CONFIG | {"model_type": "qwen3_vl_moe" if turned else "qwen3_5_moe"}
+        checkpoint = write_moe(config, fused(plain, input_first=turned))
+    plan = plan_conversion(checkpoint, parts)
+    block = 64 * max(HIDDEN, INNER)
+    with TensorReader(plan.checkpoint) as tensors:
+        converter = Converter(plan, tensors, block)
+        tracemalloc.start()
+        try:
+            for expert in range(plan.geometry.experts):
+                for _ in converter.expert(0, expert):
+                    pass
+            held, _peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert 0 < converter.memory <= worker_bytes(plan, block)
+    assert held < converter.memory + (64 << 10)
