@@ -39,7 +39,7 @@ complete -c hwctl -n '__fish_seen_subcommand_from publish; and __fish_seen_subco
 complete -c hwctl -n '__fish_seen_subcommand_from publish; and __fish_seen_subcommand_from hostweights' -s h -l help -d 'Show this help and exit.'
 complete -c hwctl -n '__fish_seen_subcommand_from publish; and __fish_seen_subcommand_from hostweights' -F
 complete -c hwctl -n '__fish_seen_subcommand_from publish; and __fish_seen_subcommand_from ktint8' -l from -r -F -d 'A checkpoint, a staging tree, or (with --persistent) a ready tree.'
-complete -c hwctl -n '__fish_seen_subcommand_from publish; and __fish_seen_subcommand_from ktint8' -l run-id -x -d 'Name of the run the tree is for.'
+complete -c hwctl -n '__fish_seen_subcommand_from publish; and __fish_seen_subcommand_from ktint8' -l run-id -x -d 'Name of the run the tree is for, needed without --persistent: 6 to 128 letters, digits, dots, hyphens or underscores.'
 complete -c hwctl -n '__fish_seen_subcommand_from publish; and __fish_seen_subcommand_from ktint8' -l numa -x -d 'Parts to cut every matrix into, kt_threadpool_count; 1 unless said.'
 complete -c hwctl -n '__fish_seen_subcommand_from publish; and __fish_seen_subcommand_from ktint8' -l layers -x -d 'Only these layers; of a staging tree: the layers it must have.'
 complete -c hwctl -n '__fish_seen_subcommand_from publish; and __fish_seen_subcommand_from ktint8' -l persistent -r -F -d 'Write a store to DIR instead.'

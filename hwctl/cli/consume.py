@@ -12,9 +12,9 @@ from hwctl.cli.answer import Answer
 from hwctl.errors import Usage
 
 EXAMPLES = """
-  hwctl consume /dev/shm/kt-int8-job1 --to /tmp/layers  fp32 safetensors, one file a layer
-  hwctl consume /dev/shm/kt-int8-job1 --each './load-layer --strict'  run with the layer's folder
-  hwctl consume /dev/shm/kt-int8-job1 --check-only --layers 0-3  read only
+  hwctl consume /dev/shm/kt-int8-job-17 --to /tmp/layers  fp32 safetensors, one file a layer
+  hwctl consume /dev/shm/kt-int8-job-17 --each './load-layer --strict'  run with the layer's folder
+  hwctl consume /dev/shm/kt-int8-job-17 --check-only --layers 0-3  read only
 """
 
 _To = Annotated[

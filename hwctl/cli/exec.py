@@ -27,7 +27,7 @@ Environment of COMMAND:
 
 Examples:
   hwctl exec /store/artifacts/KEY -- python serve.py
-  hwctl exec --level size --wait 5min /dev/shm/kt-int8-job1 -- sh -c 'ls "$HWCTL_ARTIFACT_PATH"'
+  hwctl exec --level size --wait 5min /dev/shm/kt-int8-job-17 -- sh -c 'ls "$HWCTL_ARTIFACT_PATH"'
 """
 
 _With = Annotated[

@@ -13,7 +13,8 @@ ABOUT = (
     " host weight store of vLLM-Omni; ktint8, the AMX-INT8 expert trees of KTransformers; pageweights, the"
     " process-shared page-weights cache.",
     "PATH names a whole store by its root, or one artifact in it. What it is, is told by names and marker"
-    " files; --family insists on one family. A symbolic link is refused: its target is to be named.",
+    " files; --family insists on one family. A symbolic link is refused: its target is to be named. Only the"
+    " --store of publish is followed, as vLLM-Omni follows it.",
     "stdout carries the answer, stderr everything said about the work. With --json stdout is exactly one"
     " document, and a failure is one error object on stderr as well. The exit status alone tells a script"
     " what to do next.",

@@ -45,7 +45,8 @@ class Tally:
         if answer.output.out.terminal:
             # Keys fill a line of most terminals by themselves; the evidence reads better below.
             answer.line(word, f" {action} ", Whole(path), problem=problem)
-            answer.line(f"    {text.size(size)}; {outcome.reason}", problem=problem)
+            named = "" if outcome.result is Result.DONE else _model(outcome.step)
+            answer.line(f"    {text.size(size)}; {named}{outcome.reason}", problem=problem)
         else:
             answer.record(word, action, str(size), path, outcome.reason, problem=problem)
         if outcome.moved_to == artifact.path:
@@ -150,10 +151,16 @@ def confirm(answer: Answer, steps: Iterable[Step], *, yes: bool, wait: float | N
         return
     for step in acting:
         size = text.size(step.artifact.allocated)
-        answer.note(f"{step.action} {step.artifact.path} ({size}): {step.reason}")
+        answer.note(f"{step.action} {step.artifact.path} ({size}): {_model(step)}{step.reason}")
     size = text.size(sum(step.artifact.allocated for step in acting))
     what = text.number(len(acting), "entry", "entries")
     answer.confirm(f"{_QUESTIONS[acting[0].action]} {what}, {size}?", yes=yes)
+
+
+def _model(step: Step) -> str:
+    """What an entry that is still there holds: a person who is asked about it cannot tell by a digest."""
+    model = step.store.model(step.artifact)
+    return "" if model is None else f"{model}; "
 
 
 def _may_act_yet(step: Step, wait: float | None) -> bool:

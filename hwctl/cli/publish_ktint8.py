@@ -36,7 +36,8 @@ _RunId = Annotated[
         metavar="ID",
         parser=units.word,
         show_default=False,
-        help="Name of the run the tree is for.",
+        help="Name of the run the tree is for, needed without --persistent: 6 to 128 letters, digits,"
+        " dots, hyphens or underscores.",
     ),
 ]
 _Numa = Annotated[

@@ -20,8 +20,23 @@ if TYPE_CHECKING:
     from hwctl.core.publish_pageweights import FromSource, PublishResult
 
 EXAMPLES = """
+Examples:
   hwctl publish pageweights --page page7.safetensors --cache /dev/shm/pages --authority page7.json
   hwctl publish pageweights --page page7.safetensors --source session --source-format-revision 1 --page-id 7
+
+The eleven tensors of a page:
+  page_ids_t  the number of the page, one int64
+  ffn_mode_t gate_t up_t down_t glyph_down_t glyph_up_t
+        and translation_gate_t, outcome_memory_t, repair_memory_t, transfer_memory_t: the weights, all of the
+        dtype that the authority names
+
+The seven fields of an authority:
+  contractRevision  1
+  pageId  the number of the page
+  sourceObjectSha256 sourceObjectBytes  digest and size of the object that the page was rebuilt from
+  sourceFileIdentity  [device, inode, size, mtime in ns, ctime in ns] of that file
+  sourceFormatRevision  the revision of its format
+  materializedDtype  torch's name of the weights' dtype, such as bfloat16
 """
 
 _WAIT_SECONDS = 600.0

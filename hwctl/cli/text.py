@@ -107,7 +107,7 @@ def finding(item: Finding) -> Sequence[Piece]:
     where = f" {item.file}" if item.file else ""
     # Most messages begin with the file, for readers who see nothing but the message.
     words = f"{where}: {item.message.removeprefix(f'{item.file}: ') if item.file else item.message}"
-    if (item.expected is not None or item.actual is not None) and not _told(item):
+    if item.expected is not None and not _told(item):
         words += f" (expected {item.expected}, actual {item.actual})"
     return (Styled(item.code, Style.BAD), words)
 

@@ -94,6 +94,8 @@ class Tally:
             # One line, not one for each of ten thousand pages; the rows have their own.
             others = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
             answer.warn(f"{paths[0]}{others}: {warning}")
+        if words[DAMAGED]:
+            answer.note("to mend what is damaged: hwctl quarantine PATH --reason TEXT, then publish it again")
         answer.close_with(self._sentence(total))
 
     def _sentence(self, total: int) -> str:

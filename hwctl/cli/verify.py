@@ -14,7 +14,7 @@ from hwctl.stores.base import Level
 
 EXAMPLES = """
   hwctl verify /srv/weights  every artifact of a store, every byte
-  hwctl verify --level size /dev/shm/kt-int8-job1  a quick look before a job starts
+  hwctl verify --level size /dev/shm/kt-int8-job-17  a quick look before a job starts
   hwctl verify /srv/weights --identity id.json --wait 10min  wait until one artifact is there and sound
   find /srv -name 'kt-int8-*' -print0 | hwctl verify --paths-from - -0  whatever another program lists
 """

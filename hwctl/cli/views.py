@@ -121,7 +121,7 @@ class Report:
             stores=self._stores,
         )
         if self._nothing and not self._states and not self._answer.errors:
-            self._answer.note("no stores here; name one, or set HWCTL_ROOTS")
+            self._answer.note("no stores in /dev/shm; name one, or set HWCTL_ROOTS")
 
     def _rows(
         self,

@@ -87,7 +87,7 @@ def _checked(store: Store, planned: Artifact, level: Level, options: CheckOption
 
 def _unsound(report: Report) -> Damaged:
     artifact, first = report.artifact, report.findings[0]
-    message = f"is {artifact.state} and not sound: {first.message}"
+    message = f"is not sound: {first.message}"
     if len(report.findings) > 1:
         message += f" (and {len(report.findings) - 1} more)"
     return Damaged(message, report.findings, path=artifact.path)

@@ -12,11 +12,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from hwctl.errors import from_os_error
+from hwctl.errors import Refused, from_os_error
 from hwctl.fs import space
 from hwctl.fs.atomic import sync_dir, write_all
 from hwctl.fs.digest import ShortRead
-from hwctl.fs.paths import open_dir, open_regular
+from hwctl.fs.paths import NotRegular, open_dir, open_regular
 from hwctl.stores.ktint8 import layout
 from hwctl.stores.ktint8.consume import ConsumableTree
 from hwctl.weights.amx import ROW_BLOCK, SCALE_BYTES, Geometry, Kind, Projection
@@ -26,6 +26,7 @@ from hwctl.weights.scratch import Scratch
 
 _ELEMENTS = 1 << 19
 _FP32_BYTES = 4
+_COMPARED = 1 << 20
 
 
 def file_name(layer: int) -> str:
@@ -44,9 +45,10 @@ def shape(geometry: Geometry, projection: Projection) -> tuple[int, int]:
 
 
 def write_layer(tree: ConsumableTree, layer: int, folder: Path) -> Path:
-    """Write a layer into ``folder``, replacing what an interrupted run left of it; the file's path.
+    """Write a layer into ``folder``; the file's path. What an interrupted run wrote there is the same again.
 
-    Raises NoRoom before the first byte where that can be told, IoFailed; no half file is left.
+    Raises Refused where another file has the name: the layer is deleted once this one is written, and both
+    models are wanted. NoRoom before the first byte where that can be told, IoFailed; no half file is left.
     """
     geometry = tree.manifest.geometry
     names = [(expert, projection) for expert in range(geometry.experts) for projection in Projection]
@@ -60,6 +62,8 @@ def write_layer(tree: ConsumableTree, layer: int, folder: Path) -> Path:
         folder_fd = open_dir(folder)
         try:
             _write(folder_fd, temporary, total, header, _blocks(tree, layer, names))
+            if _differs(folder_fd, path.name, temporary):
+                raise Refused("exists already, with other content; the layer was left where it is", path=path)
             os.rename(temporary, path.name, src_dir_fd=folder_fd, dst_dir_fd=folder_fd)
             sync_dir(folder_fd)
         except BaseException:
@@ -71,6 +75,21 @@ def write_layer(tree: ConsumableTree, layer: int, folder: Path) -> Path:
     except OSError as exc:
         raise from_os_error(exc, f"cannot write {path.name}", path) from exc
     return path
+
+
+def _differs(folder_fd: int, name: str, other: str) -> bool:
+    """Whether there is a file of that name which is not byte for byte the other one."""
+    try:
+        fd, _st = open_regular(name, dir_fd=folder_fd)
+    except FileNotFoundError:
+        return False
+    except NotRegular:
+        return True
+    with open(fd, "rb") as there, open(open_regular(other, dir_fd=folder_fd)[0], "rb") as new:
+        while (block := new.read(_COMPARED)) == there.read(_COMPARED):
+            if not block:
+                return False
+    return True
 
 
 def _write(folder_fd: int, name: str, total: int, header: bytes, blocks: Iterator[memoryview]) -> None:

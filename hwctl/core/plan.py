@@ -10,7 +10,7 @@ import enum
 import os
 import stat
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hwctl.core.other_users import refusal
@@ -98,7 +98,14 @@ def kept(step: Step) -> Outcome:
 
 def foresee(step: Step) -> Outcome:
     """What a dry run says of a step: nothing is locked and nothing changes."""
-    return Outcome(step, Result.PLANNED, step.reason) if step.acts else kept(step)
+    if step.acts:
+        return Outcome(step, Result.PLANNED, step.reason)
+    outcome = kept(step)
+    if step.action is not Action.QUARANTINE or step.in_use is None:
+        return outcome
+    return replace(
+        outcome, reason=f"{outcome.reason}; new readers would be turned away where there is a mark for it"
+    )
 
 
 def freed(outcomes: Iterable[Outcome]) -> Removed:

@@ -53,6 +53,21 @@ def test_dequantised(tree: Path, tmp_path: Path) -> None:
         assert torch.equal(weight, torch.full((64, 64), 127.0))
 
 
+def test_another_models_layer_is_not_written_over(tree: Path, tmp_path: Path) -> None:
+    """The layer of one tree is gone, the file of the other would be: then nobody has either."""
+    (out := tmp_path / "out").mkdir()
+    theirs = out / "layer-00001.safetensors"
+    theirs.write_bytes(b"weights of another model")
+    done = hwctl_("consume", tree, "--to", out)
+    assert done.status == 12 and "other content" in done.err and theirs.name in done.err
+    assert theirs.read_bytes() == b"weights of another model"
+    assert states(tree) == ["consumed", "ready", "ready"]
+    assert sorted(os.listdir(out)) == ["layer-00000.safetensors", theirs.name]
+    theirs.unlink()
+    assert hwctl_("consume", tree, "--to", out).status == 0
+    assert len(os.listdir(out)) == LAYERS
+
+
 def test_each_gets_the_folder_and_its_output_goes_to_stderr(tree: Path, tmp_path: Path) -> None:
     script = tmp_path / "take"
     script.write_text('#!/bin/sh\nls "$2/_numa_0" | wc -l >> "$1"\necho said $(basename "$2")\n')
