@@ -57,9 +57,10 @@ def inspect(
 ) -> int:
     """Show what is there: states, sizes, lease holders, stale candidates, damaged entries with a reason.
 
-    No payload is read, no lock is taken and nothing is written. On a terminal there is a table for each
-    store, elsewhere one record a line, fields separated by tabs: state, family, key, bytes, files, last use,
-    shared leases, exclusive leases, path, remark, model. A damaged row is an answer, not a failure.
+    No payload is read, no lock is taken and nothing is written. What is damaged shows in names, documents
+    and, for host weights, sizes; bytes are for verify. On a terminal there is a table for each store,
+    elsewhere one record a line, fields separated by tabs: state, family, key, bytes, files, last use, shared
+    leases, exclusive leases, path, remark, model. A damaged row is an answer, not a failure.
     """
     from hwctl.cli import looking
     from hwctl.cli.metrics import destination

@@ -157,6 +157,8 @@ def with_models(store: Store, rows: Iterable[Row]) -> list[Row]:
 
 def row_of(store: Store, artifact: Artifact) -> Row:
     """The row of one entry."""
+    if artifact.state is State.READY and (fault := store.fault(artifact)) is not None:
+        artifact = replace(artifact, state=State.DAMAGED, reason=fault)
     if artifact.state not in _MAY_BE_STALE:
         return Row(artifact)
     try:

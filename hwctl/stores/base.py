@@ -268,6 +268,12 @@ class Store(Protocol):
         """
         ...
 
+    def fault(self, artifact: Artifact) -> str | None:
+        """What the sizes of a ready entry's files show to be wrong with it, as far as that costs next to
+        nothing; like ``model`` for showing only. None proves nothing: that takes ``check``.
+        """
+        ...
+
     def scan(self, *, sizes: bool = True) -> Iterator[Artifact]:
         """Every entry, damaged and foreign ones too, sorted by key; no payload is read, no lock taken.
 

@@ -277,3 +277,41 @@ def test_metrics_are_there_and_never_half(hwctl: Run, pages: Path, tmp_path: Pat
     failed = hwctl("inspect", pages, "--metrics", tmp_path / "absent" / "x.prom", "--json")
     assert failed.status == 15
     assert len(failed.document["results"]) == 3
+
+
+def test_a_payload_that_was_cut_or_lost_is_damaged_at_a_glance(hwctl: Run, weights: Path) -> None:
+    """What a stat shows; that its bytes are right is for verify to say."""
+    artifact = weights / "artifacts" / make_hostweights.key_of(0)
+    payload = artifact / "model.safetensors"
+    size = payload.stat().st_size
+    payload.chmod(0o644)
+    os.truncate(payload, 100)
+    (row,) = hwctl("inspect", weights, "--state", "damaged", "--json").results
+    assert row["reason"] == f"model.safetensors has 100 bytes, declared are {size}"
+    artifact.chmod(0o755)
+    payload.unlink()
+    artifact.chmod(0o555)
+    (row,) = hwctl("inspect", artifact, "--json").results
+    assert (row["state"], row["reason"]) == ("damaged", "model.safetensors is missing")
+
+
+@pytest.mark.parametrize(
+    "manifest",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b'{"files":3}',
+        b'{"files":[1]}',
+        b'{"files":[{"file_name":"../x","size":1}]}',
+        b'{"files":[{"file_name":"a","size":true}]}',
+        b'{"files":' + b"[" * 90000,
+    ],
+)
+def test_a_manifest_that_tells_no_sizes_is_no_reason(hwctl: Run, weights: Path, manifest: bytes) -> None:
+    path = weights / "artifacts" / make_hostweights.key_of(0) / "manifest.json"
+    path.chmod(0o644)
+    path.write_bytes(manifest)
+    run = hwctl("inspect", path.parent, "--json")
+    assert run.status == 0 and run.results[0]["model"] is None
+    assert "declared" not in (run.results[0]["reason"] or "")

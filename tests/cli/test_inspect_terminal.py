@@ -107,7 +107,7 @@ def test_shared_memory_without_a_tree_is_no_store(hwctl: Run) -> None:
     stores = hwctl("inspect", "--json").document["totals"]["stores"]
     assert "/dev/shm" in [store["store"] for store in stores]
     if not any(sum(store["states"].values()) for store in stores):
-        assert on_a_terminal("inspect") == "no stores here; name one, or set HWCTL_ROOTS\n"
+        assert on_a_terminal("inspect") == "no stores in /dev/shm; name one, or set HWCTL_ROOTS\n"
     assert "ktint8 /dev/shm" in on_a_terminal("inspect", "/dev/shm", env=PLAIN)
 
 

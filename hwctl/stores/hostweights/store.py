@@ -28,6 +28,7 @@ from hwctl.stores.base import (
 )
 from hwctl.stores.hostweights import capacity, checking, deny, leases, moves, notes, removal
 from hwctl.stores.hostweights import staleness as deaths
+from hwctl.stores.hostweights.glance import fault_of, model_of
 from hwctl.stores.hostweights.layout import (
     ARTIFACTS,
     DENY,
@@ -40,7 +41,6 @@ from hwctl.stores.hostweights.layout import (
     Place,
     deny_name,
 )
-from hwctl.stores.hostweights.model_name import model_of
 from hwctl.stores.hostweights.places import Spot, spot_in
 from hwctl.stores.hostweights.store_root import StoreRoot, look_at_root
 from hwctl.stores.hostweights.survey import Survey
@@ -110,6 +110,9 @@ class HostWeightStore:
 
     def model(self, artifact: Artifact) -> str | None:
         return None if self._spot(artifact).key is None else model_of(artifact.path)
+
+    def fault(self, artifact: Artifact) -> str | None:
+        return fault_of(artifact.path)
 
     def scan(self, *, sizes: bool = True) -> Iterator[Artifact]:
         del sizes  # a handful of files an entry

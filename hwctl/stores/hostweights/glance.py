@@ -1,7 +1,8 @@
-"""The model that an artifact's manifest names, for looking at and not for judging.
+"""What a manifest tells at a glance: the model, and whether a payload file is of another size than declared.
 
-A manifest may list 20,000 tensors, and a store hold 10,000 manifests. In the canonical form the identity
-stands before the tensors, so only as much of the beginning is read as it takes to come to its end.
+For looking at and not for judging, which is ``checks``. A manifest may list 20,000 tensors, and a store hold
+10,000 manifests. In the canonical form files and identity stand before the tensors, so only as much of the
+beginning is read as it takes to come to their end.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import re
 from pathlib import Path
 
 from hwctl.fs.paths import open_regular, opened_dir
-from hwctl.stores.hostweights.layout import MANIFEST
+from hwctl.stores.hostweights.layout import MANIFEST, READY, is_safe_name
 
 _READS = (1 << 14, 1 << 18, 1 << 22)
 """Bytes to read, then to have read, then to give up at. Parsed, hostile JSON takes thirty times as much."""
@@ -24,29 +25,54 @@ _DECODER = json.JSONDecoder()
 
 def model_of(artifact: Path) -> str | None:
     """``model_id@revision``; None where there is no manifest, or none that says so."""
+    identity = _member(artifact, "identity")
+    return _name(identity.get("source")) if isinstance(identity, dict) else None
+
+
+def fault_of(artifact: Path) -> str | None:
+    """What a stat of the payload files shows to be wrong; None also where the manifest does not tell."""
+    files = _member(artifact, "files")
+    for file in files if isinstance(files, list) else ():
+        name, size = (file.get("file_name"), file.get("size")) if isinstance(file, dict) else (None, None)
+        if not isinstance(name, str) or not is_safe_name(name) or type(size) is not int:
+            return None
+        try:
+            there = os.lstat(artifact / name).st_size
+        except FileNotFoundError:
+            # Unless the whole artifact was moved away just now.
+            return f"{name} is missing" if os.path.lexists(artifact / READY) else None
+        except (OSError, ValueError):
+            return None
+        if there != size:
+            return f"{name} has {there} bytes, declared are {size}"
+    return None
+
+
+def _member(artifact: Path, wanted: str) -> object:
+    """The value of one key of an artifact's manifest, None where there is none to be had."""
     try:
         with opened_dir(artifact) as folder:
             fd, st = open_regular(MANIFEST, dir_fd=folder)
     except OSError:
         return None
     try:
-        return _model_in(fd, st.st_size)
+        return _read_until(fd, st.st_size, wanted)
     except OSError:
         return None
     finally:
         os.close(fd)
 
 
-def _model_in(fd: int, size: int) -> str | None:
+def _read_until(fd: int, size: int, wanted: str) -> object:
     data = b""
     for limit in _READS:
         data += os.pread(fd, limit - len(data), len(data))
         try:
-            source = _source(_text(data))
+            value = _value(_text(data), wanted)
         except (ValueError, RecursionError):
-            source = None  # damaged, or it merely does not end here
-        if source is not None or len(data) < limit or len(data) >= size:
-            return _name(source)
+            value = None  # damaged, or it merely does not end here
+        if value is not None or len(data) < limit or len(data) >= size:
+            return value
     return None
 
 
@@ -55,14 +81,11 @@ def _text(data: bytes) -> str:
     return codecs.getincrementaldecoder("utf-8")().decode(data)
 
 
-def _source(text: str) -> object:
-    """``identity.source``; None when the text holds no such thing, ValueError when it ends before."""
-    identity = _member(text, "identity")
-    return identity.get("source") if isinstance(identity, dict) else None
+def _value(text: str, wanted: str) -> object:
+    """The value of one key of the object that a text begins with; what follows it is not looked at.
 
-
-def _member(text: str, wanted: str) -> object:
-    """The value of one key of the object that a text begins with; what follows it is not looked at."""
+    Raises ValueError when the text ends before.
+    """
     at, mark = _after(text, 0)
     if mark != "{":
         return None
