@@ -7,8 +7,11 @@ hardware CI cannot promise (two NUMA nodes, say) carries ``@pytest.mark.hardware
 from __future__ import annotations
 
 import os
+import secrets
+import shutil
 import signal
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -29,3 +32,12 @@ def pytest_runtest_makereport(
         report.outcome = "failed"
         report.longrepr = f"skipped where every test must run: {report.longrepr}"
     return report
+
+
+@pytest.fixture
+def shm() -> Iterator[Path]:
+    """A folder in memory, gone afterwards."""
+    folder = Path("/dev/shm") / f"hwctl-test-{secrets.token_hex(6)}"
+    folder.mkdir(mode=0o700)
+    yield folder
+    shutil.rmtree(folder)

@@ -147,30 +147,23 @@ def column_blocks(k: int) -> Iterator[tuple[int, int]]:
         yield begin, min(COLUMN_BLOCK, k - begin)
 
 
-def pack(codes: torch.Tensor, out: torch.Tensor) -> None:
-    """Write int8 ``codes`` [rows, k] in packed order into ``out``, int8 [rows * k]; rows and k % 64 == 0."""
-    Packing(codes, out).pack()
-
-
-def unpack(packed: torch.Tensor, out: torch.Tensor) -> None:
-    """The inverse of ``pack``: ``packed`` int8 [rows * k] into ``out``, int8 [rows, k]."""
-    Packing(out, packed).unpack()
-
-
 class Packing:
-    """A matrix of codes [rows, k] and its packed stretch [rows * k], as views that match each other.
+    """int8 codes [rows, k] and their packed stretch, int8 [rows * k], as views that match each other.
 
-    For buffers that are used again: making the views takes about as long as copying does.
+    ``rows`` and ``k`` are multiples of 64. Worth keeping for buffers that are used again: making the views
+    takes about as long as copying does.
     """
 
     def __init__(self, matrix: torch.Tensor, packed: torch.Tensor) -> None:
         self._pairs = tuple(_matched(matrix, packed))
 
     def pack(self) -> None:
+        """Write the codes into the stretch, in packed order."""
         for plain, tiled in self._pairs:
             tiled.copy_(plain)
 
     def unpack(self) -> None:
+        """The inverse of ``pack``."""
         for plain, tiled in self._pairs:
             plain.copy_(tiled)
 

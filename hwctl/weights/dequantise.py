@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hwctl.weights.amx import unpack
+from hwctl.weights.amx import Packing
 from hwctl.weights.scratch import Scratch
 
 if TYPE_CHECKING:
@@ -30,6 +30,6 @@ class Dequantiser:
 
         rows, columns = out.shape
         codes = self._codes.tensor(torch.int8, rows, columns)
-        unpack(torch.frombuffer(packed, dtype=torch.int8), codes)
+        Packing(codes, torch.frombuffer(packed, dtype=torch.int8)).unpack()
         out.copy_(codes)
         out.mul_(torch.frombuffer(scales, dtype=torch.float32).unsqueeze(1))

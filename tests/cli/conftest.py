@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import make_hostweights
 import make_ktint8
 import make_pageweights
+import private_mounts
 import pytest
 import run_hwctl
 
@@ -45,3 +46,18 @@ def base(tmp_path: Path) -> Path:
     for run in ("job-4711", "job-4712"):
         make_ktint8.make_ready(folder, run)
     return folder
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """An empty host weight store."""
+    return make_hostweights.make_store(tmp_path / "store")
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Path]:
+    """A tmpfs of 8 MiB; skips where nothing can be mounted."""
+    if (reason := private_mounts.why_not()) is not None:
+        pytest.skip(reason)
+    with private_mounts.tmpfs(tmp_path / "small", "size=8m,mode=700") as point:
+        yield point

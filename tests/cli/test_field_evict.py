@@ -11,14 +11,12 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import holders
 import make_hostweights
 import make_ktint8
 import make_pageweights
-import private_mounts
 import pytest
 from run_hwctl import NOBODY, asked, command, environment, hwctl_
 
@@ -29,20 +27,6 @@ HOUR = 3600 * 10**9
 
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can do this")
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Path:
-    return make_hostweights.make_store(tmp_path / "store")
-
-
-@pytest.fixture
-def small(tmp_path: Path) -> Iterator[Path]:
-    """A tmpfs of 8 MiB; skips where nothing can be mounted."""
-    if (reason := private_mounts.why_not()) is not None:
-        pytest.skip(reason)
-    with private_mounts.tmpfs(tmp_path / "small", "size=8m,mode=700") as point:
-        yield point
 
 
 # EVI

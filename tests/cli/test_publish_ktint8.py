@@ -8,7 +8,6 @@ import secrets
 import shutil
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +22,8 @@ MANIFEST = make_ktint8.MANIFEST
 
 
 @pytest.fixture
-def base() -> Iterator[Path]:
-    folder = Path("/dev/shm") / f"hwctl-test-{secrets.token_hex(6)}"
-    folder.mkdir(mode=0o700)
-    yield folder
-    shutil.rmtree(folder)
+def base(shm: Path) -> Path:
+    return shm
 
 
 @pytest.fixture

@@ -9,9 +9,8 @@ from __future__ import annotations
 import errno
 import json
 import os
-import secrets
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -45,16 +44,8 @@ NO_GRACE = StalePolicy(older_than=0, leaseless=True)
 
 
 @pytest.fixture
-def shm() -> Iterator[Path]:
-    """A folder in memory: thousands of fsyncs on a disk would be most of the time."""
-    folder = Path("/dev/shm") / f"hwctl-calls-{secrets.token_hex(6)}"
-    folder.mkdir(mode=0o700)
-    yield folder
-    shutil.rmtree(folder)
-
-
-@pytest.fixture
 def base(shm: Path) -> Path:
+    """In memory: thousands of fsyncs on a disk would be most of the time."""
     folder = shm / "base"
     folder.mkdir(mode=0o700)
     return folder

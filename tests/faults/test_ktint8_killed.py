@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import secrets
 import shutil
 import signal
 import time
@@ -26,11 +25,8 @@ HIDDEN, WIDTH, EXPERTS, LAYERS = 512, 512, 16, 6
 
 
 @pytest.fixture
-def base() -> Iterator[Path]:
-    folder = Path("/dev/shm") / f"hwctl-killed-{secrets.token_hex(6)}"
-    folder.mkdir(mode=0o700)
-    yield folder
-    shutil.rmtree(folder)
+def base(shm: Path) -> Path:
+    return shm
 
 
 @pytest.fixture(scope="module")

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import ktint8_producer
@@ -22,11 +20,8 @@ GRACE = "0.001s"
 
 
 @pytest.fixture
-def base() -> Iterator[Path]:
-    folder = Path("/dev/shm") / f"hwctl-ns-{secrets.token_hex(6)}"
-    folder.mkdir(mode=0o700)
-    yield folder
-    shutil.rmtree(folder)
+def base(shm: Path) -> Path:
+    return shm
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -35,11 +34,8 @@ SHAPE: dict[str, Any] = {
 
 
 @pytest.fixture
-def base() -> Iterator[Path]:
-    folder = Path("/dev/shm") / f"hwctl-test-{secrets.token_hex(6)}"
-    folder.mkdir(mode=0o700)
-    yield folder
-    shutil.rmtree(folder)
+def base(shm: Path) -> Path:
+    return shm
 
 
 @pytest.fixture

@@ -9,8 +9,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import secrets
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -65,11 +63,8 @@ MODELS: dict[str, tuple[str, str, dict[str, Any], list[int]]] = {
 
 
 @pytest.fixture
-def base() -> Iterator[Path]:
-    folder = Path("/dev/shm") / f"hwctl-test-{secrets.token_hex(6)}"
-    folder.mkdir(mode=0o700)
-    yield folder
-    shutil.rmtree(folder)
+def base(shm: Path) -> Path:
+    return shm
 
 
 def make(name: str) -> Any:

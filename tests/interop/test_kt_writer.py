@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import json
 import secrets
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -52,12 +50,8 @@ CASES = [(shape, parts) for shape in SHAPES for parts in (1, 2) if shape[2] % (6
 
 
 @pytest.fixture
-def base() -> Iterator[Path]:
-    """A folder in memory for trees, gone afterwards."""
-    folder = Path("/dev/shm") / f"hwctl-test-{secrets.token_hex(6)}"
-    folder.mkdir(mode=0o700)
-    yield folder
-    shutil.rmtree(folder)
+def base(shm: Path) -> Path:
+    return shm
 
 
 def weights(shape: tuple[int, int, int], seed: int) -> dict[str, torch.Tensor]:

@@ -28,17 +28,11 @@ from hwctl.stores.base import (
     StalePolicy,
     State,
 )
-from hwctl.stores.ktint8 import aside, checks, json_text, layout, roots, staleness
+from hwctl.stores.ktint8 import aside, checks, json_text, layout, staleness
 from hwctl.stores.ktint8.deletion import remove_listed
-from hwctl.stores.ktint8.roots import Kind, Root
+from hwctl.stores.ktint8.locating import located
+from hwctl.stores.ktint8.roots import Kind
 from hwctl.stores.ktint8.survey import Survey
-
-
-def _located(path: Path) -> tuple[Path, Root | None] | None:
-    try:
-        return roots.locate(path)
-    except OSError as exc:
-        raise from_os_error(exc, f"cannot look at {path}", path) from exc
 
 
 def open_store(root: Path) -> KtInt8Store:
@@ -106,7 +100,7 @@ class KtInt8Store:
         return Survey(self._root, sizes=sizes).entries()
 
     def look(self, artifact: Artifact, *, sizes: bool = True) -> Artifact | None:
-        found = _located(artifact.path)
+        found = located(artifact.path)
         if found is None or found[1] is None:
             return None
         return Survey(self._root, sizes=sizes).entry(found[1], artifact)
@@ -186,7 +180,7 @@ class KtInt8Store:
             yield
 
     def _entry(self, path: Path) -> Artifact:
-        found = _located(path)
+        found = located(path)
         artifact = None if found is None or found[1] is None else Survey(self._root).entry(found[1])
         if artifact is None:
             raise NotFound("vanished while it was moved", path=path)

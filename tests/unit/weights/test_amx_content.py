@@ -27,7 +27,7 @@ def judge(
 ) -> list[Finding]:
     check = check or ContentCheck()
     packed = torch.empty(codes.numel(), dtype=torch.int8)
-    amx.pack(codes, packed)
+    amx.Packing(codes, packed).pack()
     data = bytearray(packed.numpy().tobytes())
     stretch = check.start(*codes.shape)
     for begin in range(0, len(data), stretch):

@@ -36,12 +36,12 @@ def test_published_offsets(element: tuple[int, int], shape: tuple[int, int], off
 def test_packing_goes_by_the_offsets_and_back(shape: tuple[int, int]) -> None:
     codes = torch.randint(-127, 128, shape, dtype=torch.int8)
     packed = torch.zeros(codes.numel(), dtype=torch.int8)
-    amx.pack(codes, packed)
+    amx.Packing(codes, packed).pack()
     seen = torch.randint(0, codes.numel(), (300,)).tolist()
     for row, column in ((at // shape[1], at % shape[1]) for at in [0, *seen, codes.numel() - 1]):
         assert packed[amx.offset(row, column, *shape)] == codes[row, column]
     back = torch.zeros_like(codes)
-    amx.unpack(packed, back)
+    amx.Packing(back, packed).unpack()
     assert torch.equal(back, codes)
 
 
@@ -55,9 +55,9 @@ def test_row_blocks_follow_each_other() -> None:
     """What lets a matrix be packed stretch by stretch."""
     codes = torch.randint(-127, 128, (192, 3712), dtype=torch.int8)
     whole, parts = torch.zeros(codes.numel(), dtype=torch.int8), torch.zeros(codes.numel(), dtype=torch.int8)
-    amx.pack(codes, whole)
+    amx.Packing(codes, whole).pack()
     for row in (0, 64, 128):
-        amx.pack(codes[row : row + 64], parts[row * 3712 : (row + 64) * 3712])
+        amx.Packing(codes[row : row + 64], parts[row * 3712 : (row + 64) * 3712]).pack()
     assert torch.equal(whole, parts)
 
 

@@ -10,7 +10,7 @@ from hwctl.weights.dequantise import Dequantiser
 
 def packed(codes: torch.Tensor) -> memoryview:
     out = torch.empty(codes.numel(), dtype=torch.int8)
-    amx.pack(codes, out)
+    amx.Packing(codes, out).pack()
     return memoryview(bytearray(out.numpy().tobytes()))
 
 

@@ -60,7 +60,7 @@ def expected(plain: dict[tuple[int, Projection], torch.Tensor], parts: int) -> F
             codes, scales = torch.empty(block.shape, dtype=torch.int8), torch.empty(block.shape[0])
             Quantiser().quantise(block, codes, scales)
             packed = torch.empty(codes.numel(), dtype=torch.int8)
-            amx.pack(codes, packed)
+            amx.Packing(codes, packed).pack()
             files[expert, part, projection, Kind.QUANT] = packed.numpy().tobytes()
             files[expert, part, projection, Kind.SCALE] = scales.numpy().tobytes()
     return files
