@@ -7,10 +7,14 @@ publishable tensor is the store's rule, the bytes on the disk are its writer's.
 from __future__ import annotations
 
 import json
+import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
 
 from hwctl.errors import Unsupported
+from hwctl.fs.deadline import Deadline
+from hwctl.fs.pace import Watch
 from hwctl.stores.hostweights.lanes import Ticket
 from hwctl.stores.hostweights.payload_file import PayloadFile
 from hwctl.stores.hostweights.tensors import TensorSpec, torch_view
@@ -83,7 +87,8 @@ class Stream:
     """A producer: reads every declared tensor and hands it to the writer, block by block.
 
     Tensors are written in the order in which they lie in their payload file, so that everything is hashed
-    on the way. With ``ordered`` the writer holds us to that.
+    on the way. With ``ordered`` the writer holds us to that. Files are written beside each other, as many as
+    the writer has threads for.
     """
 
     def __init__(self, reader: TensorReader, *, ordered: bool = False) -> None:
@@ -91,14 +96,36 @@ class Stream:
         self._ordered = ordered
 
     def __call__(self, writer: ArtifactWriter) -> None:
+        todo = deque(writer.file_names)
+        stop = threading.Event()
+        count = min(writer.beside, len(todo))
+        if count <= 1:
+            self._work(writer, todo, stop)
+            return
+        with ThreadPoolExecutor(count, "hwctl-read") as pool:
+            running = [pool.submit(self._work, writer, todo, stop) for _ in range(count)]
+            try:
+                for worker in as_completed(running):
+                    worker.result()
+            finally:
+                stop.set()  # after a failure or a signal the others end with the block they are at
+
+    def _work(self, writer: ArtifactWriter, todo: deque[str], stop: threading.Event) -> None:
+        """One worker: a file after the other until there are none."""
         ring = _Ring()
-        for file_name in writer.file_names:
+        watch = Watch(None, Deadline.never(), (stop,))
+        while True:
+            try:
+                file_name = todo.popleft()
+            except IndexError:
+                return
             with writer.open(file_name, ordered=self._ordered) as payload:
                 for name, extent in payload.plan.extents.items():
-                    self._copy(payload, name, extent.size, ring)
+                    self._copy(payload, name, extent.size, ring, watch)
 
-    def _copy(self, payload: PayloadFile, name: str, size: int, ring: _Ring) -> None:
+    def _copy(self, payload: PayloadFile, name: str, size: int, ring: _Ring, watch: Watch) -> None:
         for begin in range(0, size, _BLOCK):
+            watch.check()
             end = min(begin + _BLOCK, size)
             data = self._reader.read_range(name, begin, end, ring.take(end - begin))
             ring.used(payload.put(name, begin, data))

@@ -34,12 +34,14 @@ def get_or_build(
     """The artifact of an identity, with a lease on it: HIT, BUILT, or JOINED when another process built it.
 
     ``produce`` runs only in the process that builds. ``deadline`` bounds every wait for a lock; ``options``
-    are for the checks, at ``level``. An invalid artifact is denied and replaced, as upstream does.
+    are for the checks, at ``level``, and their jobs for the writing too. An invalid artifact is denied and
+    replaced, as upstream does.
 
     Raises Busy, NoRoom, IoFailed, Refused and Usage with upstream's words in ``details``
     (``verdict.failure_of``), and Damaged when what was just built does not verify.
     """
     identity = publication.identity
+    jobs = 1 if options is None else options.jobs
 
     def look() -> Lookup:
         return attempt(root, identity, level, deadline, deny_invalid=True, options=options)
@@ -54,7 +56,7 @@ def get_or_build(
         # The first look denies what it finds invalid, and the second then meets the denial before all else.
         wrong = first.findings or found.findings
         aside = _prepare(root, identity.key, deadline)
-        publish(root, publication, produce, deadline, advance=advance)
+        publish(root, publication, produce, deadline, jobs=jobs, advance=advance)
         found = look()
         if found.outcome is not Outcome.HIT:
             raise Damaged("the new artifact does not verify", found.findings, path=found.path)

@@ -1,8 +1,10 @@
-"""Threads that work on the same block at the same time: digest of the file, digest of the tensor, write.
+"""Two threads for each payload that is being written: both digests, and the writing between them.
 
-Owns the concurrency of writing a payload and nothing of the format. The two digests are what bounds a
-publication; run one after the other they cost twice the time, and a block that is hashed twice while it is
-in the cache is read from memory once.
+Owns the concurrency of writing a payload and nothing of the format. A block is gone through by both threads,
+slice by slice, one for the digest of the file and one for the digest of the tensor; who comes to a slice
+first writes it. Writing brings a slice into the cache of the core that hashes it next, and a digest of what
+lies in a cache is a fifth faster than one from memory; a thread of its own for writing took a core from the
+digests, which are what bounds a publication. So both threads end together, whichever is ahead meanwhile.
 """
 
 from __future__ import annotations
@@ -20,13 +22,15 @@ from hwctl.fs.atomic import write_all
 if TYPE_CHECKING:
     from hashlib import _Hash
 
-# Large enough to make the hand-over between threads cheap, small enough to stop soon and stay in a cache.
-SLICE = 1 << 20
+# Two of them lie in a second-level cache, so that what was written is still there when it is hashed; large
+# enough to make turns at the interpreter's lock rare, small enough to stop soon.
+SLICE = 512 << 10
 
 # Below this a hand-over costs more than the work.
 INLINE = 1 << 15
 
 _MAX_REREADERS = 8
+_MAX_PAIRS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +40,19 @@ class Ticket:
     parts: tuple[Future[None], ...] = ()
 
     def wait(self) -> None:
-        """Until every part is done, or raise what the first failed part met."""
+        """Until every part is done; then raise what the first failed part met.
+
+        Not before: whoever closes the file on an error must not do so under the other thread, which would
+        go on writing to whatever file is opened next under that number.
+        """
+        failed: Exception | None = None
         for part in self.parts:
-            part.result()
+            try:
+                part.result()
+            except Exception as exc:
+                failed = failed or exc
+        if failed is not None:
+            raise failed
 
     def done(self) -> bool:
         return all(part.done() for part in self.parts)
@@ -48,37 +62,90 @@ class Stopped(Exception):
     """The lanes were stopped while this piece of work was under way."""
 
 
-class Lanes:
-    """One thread each for writing, for file digests, for tensor digests and for syncing.
+class Block:
+    """Bytes on their way to ``offset`` of a file, and how far their writing has come."""
 
-    Each lane works in the order in which work is given to it, so a digest sees its bytes in order.
+    __slots__ = ("_data", "_fd", "_lock", "_offset", "_taken")
+
+    def __init__(self, data: memoryview, fd: int, offset: int) -> None:
+        self._data = data
+        self._fd = fd
+        self._offset = offset
+        self._lock = threading.Lock()
+        self._taken = 0
+
+    def go_through(self, digest: _Hash | None, stop: threading.Event) -> None:
+        """Every slice in turn: written, unless the other thread was here first, and fed to ``digest``."""
+        for begin in range(0, len(self._data), SLICE):
+            if stop.is_set():
+                raise Stopped
+            part = self._data[begin : begin + SLICE]
+            if self._takes(begin):
+                write_all(self._fd, part, self._offset + begin)
+            if digest is not None:
+                digest.update(part)
+
+    def _takes(self, begin: int) -> bool:
+        with self._lock:
+            if begin != self._taken:
+                return False
+            self._taken += SLICE
+            return True
+
+
+class Pair:
+    """The two threads of a file. Each works in the order in which blocks are given to it, so a digest sees
+    its bytes in order."""
+
+    def __init__(self, stop: threading.Event) -> None:
+        self.files = 0
+        """How many open files it works for."""
+        self._stop = stop
+        self._threads = tuple(ThreadPoolExecutor(1, f"hwctl-{whose}-digest") for whose in ("file", "tensor"))
+
+    def feed(self, block: Block, *digests: _Hash | None) -> Ticket:
+        """Write a block and feed it to the digests of its file and of its tensor, where it is their turn."""
+        return Ticket(
+            tuple(
+                thread.submit(block.go_through, digest, self._stop)
+                for thread, digest in zip(self._threads, digests, strict=True)
+            )
+        )
+
+    def shut_down(self) -> None:
+        for thread in self._threads:
+            thread.shutdown(wait=True, cancel_futures=True)
+
+
+class Lanes:
+    """All threads of one writer: a pair for each file under way, one for syncing, some for reading again.
+
     ``stop`` ends them within one slice; no thread outlives the writer that made the lanes.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, jobs: int) -> None:
+        """``jobs`` cores may be kept busy; a file takes two, however few there are."""
         self._stop = threading.Event()
-        self._write = ThreadPoolExecutor(1, "hwctl-write")
-        self._file = ThreadPoolExecutor(1, "hwctl-file-digest")
-        self._tensor = ThreadPoolExecutor(1, "hwctl-tensor-digest")
+        self.beside = min(max(1, jobs // 2), _MAX_PAIRS)
+        """How many files can be written beside each other."""
+        self._pairs = [Pair(self._stop) for _ in range(self.beside)]
+        self._choosing = threading.Lock()
         self._sync = ThreadPoolExecutor(1, "hwctl-sync")
         self._reread = ThreadPoolExecutor(min(_MAX_REREADERS, os.cpu_count() or 1), "hwctl-reread")
 
-    def feed(
-        self,
-        data: memoryview,
-        *,
-        fd: int,
-        offset: int,
-        file_digest: _Hash | None,
-        tensor_digest: _Hash | None,
-    ) -> Ticket:
-        """Write ``data`` at ``offset`` and feed it to the digests that are given, all at once."""
-        parts = [self._write.submit(self._write_slices, fd, data, offset)]
-        if file_digest is not None:
-            parts.append(self._file.submit(self._hash_slices, file_digest, data))
-        if tensor_digest is not None:
-            parts.append(self._tensor.submit(self._hash_slices, tensor_digest, data))
-        return Ticket(tuple(parts))
+    def pair(self) -> Pair:
+        """The threads for another file: the least busy, and of several those longest unchosen."""
+        with self._choosing:
+            pair = min(self._pairs, key=lambda pair: pair.files)
+            self._pairs.remove(pair)
+            self._pairs.append(pair)
+            pair.files += 1
+            return pair
+
+    def give_back(self, pair: Pair) -> None:
+        """A file is closed; what it handed over is still finished."""
+        with self._choosing:
+            pair.files -= 1
 
     def sync(self, step: Callable[[], None]) -> Future[None]:
         """Run ``step`` (an fsync) behind the caller's back, after the ones given before."""
@@ -92,7 +159,8 @@ class Lanes:
         """Feed the bytes [begin, end) of a file to a digest, in slices. OSError passes through."""
         buffer = memoryview(bytearray(min(SLICE, max(end - begin, 1))))
         while begin < end:
-            self._check()
+            if self._stop.is_set():
+                raise Stopped
             count = os.preadv(fd, [buffer[: min(SLICE, end - begin)]], begin)
             if count == 0:
                 raise OSError(errno.EIO, "a payload became shorter while it was written")
@@ -102,19 +170,7 @@ class Lanes:
     def stop(self) -> None:
         """End all work, finished or not, and wait for the threads."""
         self._stop.set()
-        for pool in (self._write, self._file, self._tensor, self._reread, self._sync):
+        for pair in self._pairs:
+            pair.shut_down()
+        for pool in (self._reread, self._sync):
             pool.shutdown(wait=True, cancel_futures=True)
-
-    def _write_slices(self, fd: int, data: memoryview, offset: int) -> None:
-        for begin in range(0, len(data), SLICE):
-            self._check()
-            write_all(fd, data[begin : begin + SLICE], offset + begin)
-
-    def _hash_slices(self, digest: _Hash, data: memoryview) -> None:
-        for begin in range(0, len(data), SLICE):
-            self._check()
-            digest.update(data[begin : begin + SLICE])
-
-    def _check(self) -> None:
-        if self._stop.is_set():
-            raise Stopped

@@ -20,7 +20,7 @@ from hwctl.fs.atomic import write_all
 from hwctl.fs.paths import open_regular
 from hwctl.stores.base import Advance
 from hwctl.stores.hostweights.coverage import Coverage, Stream
-from hwctl.stores.hostweights.lanes import INLINE, Lanes, Ticket
+from hwctl.stores.hostweights.lanes import INLINE, Block, Lanes, Ticket
 from hwctl.stores.hostweights.layout import FILE_MODE
 from hwctl.stores.hostweights.tensors import Extent, PayloadPlan, refusal
 
@@ -66,6 +66,7 @@ class PayloadFile:
         self._dir_fd = dir_fd
         self._fd = fd
         self._lanes = lanes
+        self._pair = lanes.pair()
         self._ordered = ordered
         self._advance = advance
         self._on_close = closed
@@ -157,9 +158,7 @@ class PayloadFile:
                 if digest is not None:
                     digest.update(data)
             return Ticket()
-        ticket = self._lanes.feed(
-            data, fd=self._fd, offset=at, file_digest=file_digest, tensor_digest=tensor_digest
-        )
+        ticket = self._pair.feed(Block(data, self._fd, at), file_digest, tensor_digest)
         self._pending.append(ticket)
         return ticket
 
@@ -198,16 +197,16 @@ class PayloadFile:
             )
         self._closed = True
         self._under_way = Ticket(tuple(part for ticket in self._pending for part in ticket.parts))
-        writes = Ticket(tuple(ticket.parts[0] for ticket in self._pending))
         self._pending.clear()
+        self._lanes.give_back(self._pair)
         self._begin_rereading()
-        self._syncing.append(self._lanes.sync(partial(self._finish, writes)))
+        self._syncing.append(self._lanes.sync(self._finish))
         self._on_close(self)
 
-    def _finish(self, writes: Ticket) -> None:
-        """In the sync lane: from the last write to the disk. The digests take longer and may lag behind."""
+    def _finish(self) -> None:
+        """In the sync lane: from the last write to the disk."""
         try:
-            writes.wait()
+            self._under_way.wait()
             os.fchmod(self._fd, FILE_MODE)
             os.fsync(self._fd)
         finally:

@@ -59,21 +59,22 @@ def publish(
     produce: Producer,
     deadline: Deadline,
     *,
+    jobs: int = 1,
     advance: Advance = silent,
 ) -> Published:
     """Write and commit one artifact; on any failure nothing of it stays but what a collision set aside.
 
-    ``deadline`` bounds the waits for locks, not the producer. Raises Usage for tensors that cannot be
-    published or were not written as declared, Unsupported for too many of them, NoRoom, IoFailed, Busy and
-    Refused, with upstream's words in ``details``; Damaged when the content is not the one expected. Other
-    exceptions of the producer pass through.
+    ``deadline`` bounds the waits for locks, not the producer; ``jobs`` is the writer's. Raises Usage for
+    tensors that cannot be published or were not written as declared, Unsupported for too many of them,
+    NoRoom, IoFailed, Busy and Refused, with upstream's words in ``details``; Damaged when the content is not
+    the one expected. Other exceptions of the producer pass through.
     """
     plans = plan_payloads(publication.tensors)
     _require_readable(publication, plans)
     total = sum(plan.size for plan in plans)
     try:
         with root.folder(TMP) as tmp:
-            return _publish(root, tmp, publication, plans, produce, deadline, advance)
+            return _publish(root, tmp, publication, plans, produce, deadline, jobs, advance)
     except _ProducerError as failed:
         raise _failure(root, failed.cause, total, Stage.PRODUCTION, Code.PRODUCER_FAILED) from failed.cause
     except OSError as exc:
@@ -95,6 +96,7 @@ def _publish(
     plans: Sequence[PayloadPlan],
     produce: Producer,
     deadline: Deadline,
+    jobs: int,
     advance: Advance,
 ) -> Published:
     with ExitStack() as undo:
@@ -106,7 +108,7 @@ def _publish(
             undo.callback(staging.close)
             undo.callback(staging.discard)
             probe(staging.fd)
-            writer = ArtifactWriter(staging.fd, plans, admitted.free, advance=advance)
+            writer = ArtifactWriter(staging.fd, plans, admitted.free, jobs=jobs, advance=advance)
             undo.callback(writer.close)
             writer.reserve()
         try:

@@ -38,14 +38,21 @@ class ArtifactWriter:
     """Writes the planned payload files, each once. Memory is bounded by what the producer hands over."""
 
     def __init__(
-        self, dir_fd: int, plans: Sequence[PayloadPlan], free: Free, *, advance: Advance = silent
+        self,
+        dir_fd: int,
+        plans: Sequence[PayloadPlan],
+        free: Free,
+        *,
+        jobs: int = 1,
+        advance: Advance = silent,
     ) -> None:
-        """``dir_fd`` is the staging directory; ``advance`` is told of bytes as they are handed over."""
+        """``dir_fd`` is the staging directory; ``advance`` is told of bytes as they are handed over, by
+        whoever hands them over. ``jobs`` is how many cores the digests may take."""
         self._dir_fd = dir_fd
         self._plans = {plan.file_name: plan for plan in plans}
         self._free = free
         self._advance = advance
-        self._lanes = Lanes()
+        self._lanes = Lanes(jobs)
         self._in_memory = mount_of_fd(dir_fd).fs_type in MEMORY
         self._open: dict[str, PayloadFile] = {}
         self._closed: dict[str, PayloadFile] = {}
@@ -54,6 +61,11 @@ class ArtifactWriter:
     def file_names(self) -> tuple[str, ...]:
         """All payload files to write, sorted."""
         return tuple(self._plans)
+
+    @property
+    def beside(self) -> int:
+        """How many files it can write beside each other, each from one thread of the producer's."""
+        return self._lanes.beside
 
     @property
     def total_bytes(self) -> int:
@@ -72,7 +84,7 @@ class ArtifactWriter:
     def open(self, file_name: str, *, ordered: bool = False) -> PayloadFile:
         """Begin a payload file. NoRoom when a limit or the file system says no, Usage for a second time.
 
-        Several may be open at a time.
+        Several may be open at a time, and be written from several threads.
         """
         plan = self._plans.get(file_name)
         if plan is None or file_name in self._open or file_name in self._closed:
