@@ -1,4 +1,4 @@
-"""The two threads of a payload: each slice is written once, hashed twice, and never closed under the other."""
+"""The two threads of a payload: each slice is written once, hashed twice, never closed under the other."""
 
 from __future__ import annotations
 
