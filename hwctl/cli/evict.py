@@ -115,7 +115,7 @@ def evict(
     """
     from hwctl.cli.eviction import Wanted, evict_stores
     from hwctl.cli.metrics import destination
-    from hwctl.cli.outcomes import conduct
+    from hwctl.cli.outcomes import conduct, planned
     from hwctl.cli.targets import Resolver
     from hwctl.core.evict import evict_one
     from hwctl.core.evict_plan import plan_named
@@ -145,7 +145,10 @@ def evict(
         if stores and not (limited or everything):
             raise Usage("a store needs a limit: --max-size, --min-free, --older-than, --keep or --all")
         if entries:
-            steps = plan_named(entries, filters, sys.argv[1:], other_users=other_users)
+            words = sys.argv[1:]
+            steps = planned(
+                answer, entries, lambda entry: plan_named(entry, filters, words, other_users=other_users)
+            )
             conduct(answer, steps, evict_one, yes=yes, wait=wait)
         elif stores:
             past = None if older_than is None else int(older_than * 1e9)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from hwctl.cli import text
 from hwctl.cli.answer import Answer
 from hwctl.cli.document import named
-from hwctl.cli.outcomes import Tally, confirm, deadline_of
+from hwctl.cli.outcomes import Tally, confirm, deadline_of, planned
 from hwctl.cli.units import Size
 from hwctl.core.evict import Walk, evict
 from hwctl.core.evict_plan import Plan, plan
@@ -66,14 +66,12 @@ def evict_stores(
     other_users: bool,
 ) -> None:
     """Plan every store, have the plans confirmed together, carry them out and sum up."""
-    plans: list[Plan] = []
-    for target in stores:
-        try:
-            limits = wanted.limits(space.room(target.store.root).total_bytes)
-            plans.append(plan(target, limits, filters, sys.argv[1:], other_users=other_users))
-        except HwctlError as exc:
-            exc.path = exc.path or str(target.store.root)
-            answer.fail(exc)
+
+    def plan_of(target: Target) -> Plan:
+        limits = wanted.limits(space.room(target.store.root).total_bytes)
+        return plan(target, limits, filters, sys.argv[1:], other_users=other_users)
+
+    plans = planned(answer, stores, plan_of)
     foreseen = [outcome.step for made in plans for outcome in Walk(made).steps(foresee)]
     confirm(answer, foreseen, yes=yes, wait=wait)
     tally, deadline, short = Tally(answer), deadline_of(wait), []

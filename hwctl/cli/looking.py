@@ -7,18 +7,17 @@ import stat
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from hwctl.cli import environment, views
+from hwctl.cli import views
 from hwctl.cli.answer import Answer
 from hwctl.cli.document import missing_fields
 from hwctl.cli.exits import error_object
+from hwctl.cli.targets import order, passing_over, stated, swept
 from hwctl.cli.views import Report
 from hwctl.core import inspect as core
 from hwctl.core.order import Sort
 from hwctl.errors import HwctlError, NotFound
 from hwctl.stores import locate
 from hwctl.stores.base import Family, Match, State
-
-SHARED_MEMORY = Path("/dev/shm")
 
 
 def report(
@@ -30,13 +29,20 @@ def report(
 
 def show(answer: Answer, report: Report, paths: Sequence[Path], family: Family | None) -> None:
     """Show what the paths name, else HWCTL_ROOTS, else /dev/shm and the stores in it."""
-    named = [*(paths or environment.roots())]
-    if named:
+    if named := stated(paths):
         _named(answer, report, named, family)
     else:
-        for found in sorted(locate.discover(SHARED_MEMORY, family), key=_order):
-            report.store(core.view(locate.open_store(found)), named=False)
+        for match in swept(answer, family):
+            if (view := _met(answer, match)) is not None:
+                report.store(view, named=False)
     report.close()
+
+
+def _met(answer: Answer, match: Match) -> core.View | None:
+    """A store that nobody named; None for one that cannot be looked into."""
+    with passing_over(answer, match.root):
+        return core.view(locate.open_store(match))
+    return None
 
 
 def _named(answer: Answer, report: Report, paths: Sequence[Path], family: Family | None) -> None:
@@ -54,7 +60,7 @@ def _named(answer: Answer, report: Report, paths: Sequence[Path], family: Family
             _missing(answer, path, exc)
         else:
             found[match.family, match.root, match.path] = match
-    for match in sorted(found.values(), key=_order):
+    for match in sorted(found.values(), key=order):
         try:
             _show(report, match)
         except HwctlError as exc:
@@ -87,7 +93,3 @@ def _is_file(path: Path) -> bool:
         return stat.S_ISREG(os.lstat(path).st_mode)
     except OSError:
         return False
-
-
-def _order(match: Match) -> tuple[str, str, str]:
-    return (match.family.value, str(match.root), match.key or "")

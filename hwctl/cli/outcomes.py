@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
 from hwctl.cli import text
 from hwctl.cli.answer import Answer
 from hwctl.cli.document import artifact_fields, finding_fields, named
-from hwctl.cli.exits import Verdict, error_object
+from hwctl.cli.exits import Verdict, as_failure, error_object
 from hwctl.cli.metrics import Gauge
 from hwctl.cli.output import Style, Styled, Whole
-from hwctl.core.plan import Action, Outcome, Result, Step, foresee, freed
-from hwctl.errors import Damaged, Status
+from hwctl.core.plan import Action, Outcome, Result, Step, Target, foresee, freed
+from hwctl.errors import Damaged, HwctlError, Status, Usage
 from hwctl.fs.locks import Deadline
 from hwctl.stores.base import Removed
 
@@ -23,6 +24,8 @@ _STYLES = {
     Result.FAILED: Style.BAD,
 }
 _QUESTIONS = {Action.REMOVE: "Remove", Action.QUARANTINE: "Set aside", Action.RESTORE: "Restore"}
+
+T = TypeVar("T")
 
 
 class Tally:
@@ -123,6 +126,24 @@ def outcome_fields(outcome: Outcome) -> dict[str, object]:
         "error": None if error is None else error_object(error),
         **({} if findings is None else {"findings": findings}),
     }
+
+
+def planned(answer: Answer, targets: Iterable[Target], plan: Callable[[Target], T]) -> list[T]:
+    """What ``plan`` makes of each target; one that cannot be planned is a failure that stops no other."""
+    plans: list[T] = []
+    for target in targets:
+        try:
+            plans.append(plan(target))
+        except Usage:
+            raise
+        except (HwctlError, OSError) as exc:
+            failure = as_failure(exc, "cannot be looked at")
+            failure.path = failure.path or str(target.path)
+            if target.met:
+                answer.warn(f"{target.path}: left alone: {failure.message}")
+            else:
+                answer.fail(failure)
+    return plans
 
 
 def conduct(

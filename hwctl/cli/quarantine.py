@@ -86,19 +86,24 @@ def quarantine(
     with Answer(
         "quarantine", json=json, quiet=quiet, verbose=verbose, color=color, dry_run=dry_run
     ) as answer:
-        from hwctl.cli.outcomes import conduct
+        from hwctl.cli.outcomes import conduct, planned
         from hwctl.cli.targets import Resolver
         from hwctl.core import quarantine as core
         from hwctl.stores.base import CheckOptions
 
         words, resolver = sys.argv[1:], Resolver(answer, family)
         if reason is not None:
-            targets = resolver.named(paths or [])
-            steps = [core.plan(target, reason, words, other_users=other_users) for target in targets]
+            steps = planned(
+                answer,
+                resolver.named(paths or []),
+                lambda target: core.plan(target, reason, words, other_users=other_users),
+            )
             conduct(answer, steps, core.set_aside, yes=yes, wait=wait)
         else:
             targets = _to_restore(answer, resolver, paths or [], restore or [])
-            steps = [core.plan_restore(target, words, other_users=other_users) for target in targets]
+            steps = planned(
+                answer, targets, lambda target: core.plan_restore(target, words, other_users=other_users)
+            )
             options = CheckOptions(jobs=params.default_jobs(jobs))
             conduct(answer, steps, partial(core.restore, options), yes=yes, wait=wait)
     return answer.exit_status
@@ -110,11 +115,23 @@ def _to_restore(answer: Answer, resolver: Resolver, paths: list[Path], names: li
 
     found = resolver.named(Path(name) for name in names if "/" in name)
     plain = [name for name in names if "/" not in name]
-    roots = (resolver.named(paths) if paths else resolver.default()) if plain else []
-    stores = [target.store for target in roots]
+    stores = [target.store for target in resolver.given(paths) if _listed(answer, target)] if plain else []
     for name in plain:
         try:
             found.append(find(stores, name))
         except HwctlError as exc:
             answer.fail(exc)
     return found
+
+
+def _listed(answer: Answer, target: Target) -> bool:
+    """Whether a store can be searched. One that was only met, and cannot, hides no name from the others."""
+    from hwctl.cli.targets import passing_over
+
+    if not target.met:
+        return True
+    with passing_over(answer, target.path):
+        for _ in target.store.scan(sizes=False):
+            pass
+        return True
+    return False

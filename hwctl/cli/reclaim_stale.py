@@ -5,16 +5,12 @@ from __future__ import annotations
 import sys
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from hwctl.cli import params, units
 from hwctl.cli.answer import Answer
-from hwctl.errors import HwctlError
-
-if TYPE_CHECKING:
-    from hwctl.core.plan import Step
 
 EXAMPLES = """
 Examples:
@@ -98,7 +94,7 @@ def reclaim_stale(
         dry_run=dry_run,
         metrics=destination(metrics, "reclaim-stale"),
     ) as answer:
-        from hwctl.cli.outcomes import conduct
+        from hwctl.cli.outcomes import conduct, planned
         from hwctl.cli.targets import Resolver
         from hwctl.core import reclaim_stale as core
         from hwctl.stores.base import StalePolicy
@@ -109,12 +105,12 @@ def reclaim_stale(
         # Whoever is not going to look at the plan need not wait until every tree has been walked.
         sizes = dry_run or not yes
         resolver = Resolver(answer, family, idle=True, sizes=sizes)
-        targets = resolver.named(paths) if paths else resolver.default()
-        steps: list[Step] = []
-        for target in targets:
-            try:
-                steps += core.plan(target, selection, policy, sys.argv[1:], sizes=sizes)
-            except HwctlError as exc:
-                answer.fail(exc)
+        words = sys.argv[1:]
+        found = planned(
+            answer,
+            resolver.given(paths or []),
+            lambda target: core.plan(target, selection, policy, words, sizes=sizes),
+        )
+        steps = [step for of_store in found for step in of_store]
         conduct(answer, steps, partial(core.reclaim, policy), yes=yes, wait=wait)
     return answer.exit_status

@@ -1,18 +1,56 @@
-"""What the deleting verbs are pointed at: PATHs from the command line, or the roots they sweep by default."""
+"""What verbs are pointed at: PATHs from the command line, else HWCTL_ROOTS, else the stores in /dev/shm.
+
+What was named, by the caller or by HWCTL_ROOTS, and cannot be dealt with is a failure of the run. What was
+only met in /dev/shm is not: it may be anybody's, so it is passed over with a warning.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hwctl.cli import environment
 from hwctl.cli.answer import Answer
-from hwctl.core.plan import Target
+from hwctl.cli.exits import as_failure
 from hwctl.errors import HwctlError, NotFound, Unsupported
 from hwctl.stores import locate
 from hwctl.stores.base import Family, Match, State, Store
 
+if TYPE_CHECKING:
+    from hwctl.core.plan import Target
+
 SHARED_MEMORY = Path("/dev/shm")
+
+
+def stated(paths: Iterable[Path]) -> list[Path]:
+    """The PATHs that were given, else HWCTL_ROOTS; none when the stores in /dev/shm are meant."""
+    return [*paths] or [*environment.roots()]
+
+
+def order(match: Match) -> tuple[str, str, str]:
+    """Sorts by family, store and key, as all output is."""
+    return (match.family.value, str(match.root), match.key or "")
+
+
+def swept(answer: Answer, family: Family | None) -> list[Match]:
+    """The stores in /dev/shm, sorted by family and root."""
+    try:
+        return sorted(locate.discover(SHARED_MEMORY, family), key=order)
+    except HwctlError as exc:
+        answer.fail(exc)
+        return []
+
+
+@contextmanager
+def passing_over(answer: Answer, root: Path) -> Iterator[None]:
+    """Deal with a store that was only met: whatever stands in the way is a warning, and the rest goes on."""
+    try:
+        yield
+    except (HwctlError, OSError) as exc:
+        answer.warn(f"{root}: left alone: {as_failure(exc, 'cannot be looked at').message}")
 
 
 class Resolver:
@@ -43,35 +81,28 @@ class Resolver:
         for path in paths:
             try:
                 match = locate.locate(path, self._family, idle=self._idle)
-                target = self._target(match, named=True)
+                target = self._target(match)
             except HwctlError as exc:
                 self._answer.fail(exc)
             else:
                 found.setdefault((match.family, match.path), target)
         return list(found.values())
 
-    def default(self) -> list[Target]:
-        """HWCTL_ROOTS, else /dev/shm and the stores found in it."""
-        roots = environment.roots()
-        if roots:
-            targets = self.named(roots)
-            return [Target(target.store, target.artifact, named=False) for target in targets]
-        try:
-            found = locate.discover(SHARED_MEMORY, self._family)
-        except HwctlError as exc:
-            self._answer.fail(exc)
-            return []
-        return [target for match in found if (target := self._found(match)) is not None]
+    def given(self, paths: Sequence[Path]) -> list[Target]:
+        """What the paths name, else the stores of HWCTL_ROOTS, else those that are met in /dev/shm."""
+        if paths:
+            return self.named(paths)
+        if roots := stated(()):
+            return [replace(target, named=False) for target in self.named(roots)]
+        targets: list[Target] = []
+        for match in swept(self._answer, self._family):
+            with passing_over(self._answer, match.root):
+                targets.append(replace(self._target(match), named=False, met=True))
+        return targets
 
-    def _found(self, match: Match) -> Target | None:
-        """A store that nobody named; one that is not to be touched is passed over."""
-        try:
-            return self._target(match, named=False)
-        except Unsupported as exc:
-            self._answer.warn(f"{match.root}: left alone: {exc.message}")
-            return None
+    def _target(self, match: Match) -> Target:
+        from hwctl.core.plan import Target  # inspect, too, sweeps, and makes no plan
 
-    def _target(self, match: Match, *, named: bool) -> Target:
         store = self._stores.get((match.family, match.root))
         if store is None:
             store = self._stores[match.family, match.root] = locate.open_store(match)
@@ -80,4 +111,4 @@ class Resolver:
         artifact = locate.entry(store, match, sizes=self._sizes)
         if artifact is not None and artifact.state is State.ABSENT and not self._absent:
             raise NotFound("there is no such entry", path=match.path)
-        return Target(store, artifact, named)
+        return Target(store, artifact)

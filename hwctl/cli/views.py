@@ -120,7 +120,8 @@ class Report:
             states={state.value: count for state, count in sorted(self._states.items())},
             stores=self._stores,
         )
-        if self._nothing and not self._states and not self._answer.errors:
+        silent = not (self._answer.errors or self._answer.warnings)
+        if self._nothing and not self._states and silent:
             self._answer.note("no stores in /dev/shm; name one, or set HWCTL_ROOTS")
 
     def _rows(

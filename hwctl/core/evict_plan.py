@@ -116,14 +116,8 @@ def _why(artifact: Artifact, limits: Limits, now: int) -> str:
     return "not used within --older-than" if due(artifact, limits, now) else "least recently used"
 
 
-def plan_named(
-    targets: Sequence[Target], filters: Filters, words: Sequence[str], *, other_users: bool = False
-) -> tuple[Step, ...]:
-    """Exactly the entries that were named, each on its own."""
-    return tuple(_named(target, filters, words, other_users) for target in targets)
-
-
-def _named(target: Target, filters: Filters, words: Sequence[str], other_users: bool) -> Step:
+def plan_named(target: Target, filters: Filters, words: Sequence[str], *, other_users: bool = False) -> Step:
+    """The step for an entry that was named, whatever limits there are."""
     artifact = target.artifact
     if artifact is None:
         raise Refused("names a whole store", path=target.store.root)

@@ -43,12 +43,18 @@ class Result(enum.StrEnum):
 class Target:
     """What a verb was pointed at: one entry, or a whole store (``artifact`` None).
 
-    ``named`` says that a person named it, so that leaving it alone is an answer and not routine.
+    ``named`` says that a person named it, so that leaving it alone is an answer and not routine; ``met``
+    that nobody did, not even the administrator: what stands in its way is then nobody's failure.
     """
 
     store: Store
     artifact: Artifact | None = None
     named: bool = True
+    met: bool = False
+
+    @property
+    def path(self) -> Path:
+        return self.store.root if self.artifact is None else self.artifact.path
 
 
 @dataclass(frozen=True, slots=True)

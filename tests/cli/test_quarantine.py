@@ -187,3 +187,15 @@ def test_the_words_of_the_help_empty_the_quarantine(kit: Kit) -> None:
     assert done.status == 0 and not aside.exists()
     again = hwctl_("evict", kit.root, "--quarantined", "--all", "-n", "--family", kit.name)
     assert again.out == "nothing to do\n"
+
+
+def test_one_bad_path_keeps_no_other_from_being_set_aside(one: Kit, tmp_path: Path) -> None:
+    """A whole store, which is no entry, stands before one; it must not keep the rest from being done."""
+    whole, path = HostWeights(tmp_path / "other").root, one.artifact(0)
+    run = hwctl_("quarantine", whole, path, "--reason", "x", "--yes", "--json")
+    assert run.status == 12
+    assert [(row["path"], row["outcome"]) for row in run.results] == [(str(path), "done")]
+    assert run.error["path"] == str(whole)
+    back = hwctl_("quarantine", "--restore", whole, "--restore", run.results[0]["moved_to"], "-y", "--json")
+    assert back.status == 12
+    assert [(row["key"], row["outcome"]) for row in back.results] == [(one.key(0), "done")]

@@ -254,11 +254,11 @@ def test_a_purge_by_name_leaves_the_republished_artifact_and_its_lease(kit: Kit)
     assert aside is not None
     kit.artifact(0)
     with holders.locked(kit.lock(0)):
-        (step,) = evict_plan.plan_named([named(store, aside)], Filters(quarantined=True), ["e"])
+        step = evict_plan.plan_named(named(store, aside), Filters(quarantined=True), ["e"])
         outcome = evict.evict_one(step, NOW)
         assert outcome.result in (Result.SKIPPED, Result.DONE)
         assert ready(store) == {kit.key(0)}
-    (step,) = evict_plan.plan_named([named(store, kit.open_path(0))], Filters(quarantined=True), ["e"])
+    step = evict_plan.plan_named(named(store, kit.open_path(0)), Filters(quarantined=True), ["e"])
     refused = evict.evict_one(step, NOW)
     assert (refused.result, refused.status) == (Result.SKIPPED, Status.REFUSED)
     assert ready(store) == {kit.key(0)}
