@@ -1,12 +1,11 @@
 """Notes of the operator: why and when an artifact was set aside, in ``hwctl/notes/`` below the root.
 
-Upstream ignores the folder. A note is for people and never decides anything, so one that cannot be written
-or read stops nobody.
+Upstream ignores the folder. A note is for people and never decides anything, so one that cannot be written,
+read or removed stops nobody.
 """
 
 from __future__ import annotations
 
-import errno
 import os
 import time
 from contextlib import suppress
@@ -19,13 +18,12 @@ from hwctl.stores.hostweights.layout import DIRECTORY_MODE, FILE_MODE, NOTES
 from hwctl.stores.hostweights.store_root import StoreRoot
 
 _LIMIT = 64 << 10
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
-def write_note(root: StoreRoot, name: str, reason: str) -> bool:
-    """Note why ``quarantine/<name>`` is there; False on a full disk. Other OSErrors pass through."""
+def write_note(root: StoreRoot, name: str, reason: str) -> None:
+    """Note why ``quarantine/<name>`` is there, if that can be written."""
     document = {"schema_version": 1, "reason": reason, "time_ns": time.time_ns(), "uid": os.geteuid()}
-    try:
+    with suppress(OSError):
         folder = root.path
         for part in Path(NOTES).parts:
             folder = folder / part
@@ -34,11 +32,6 @@ def write_note(root: StoreRoot, name: str, reason: str) -> bool:
         with opened_dir(folder) as fd:
             create_document(fd, f"{name}.json", canonical.encode(document), FILE_MODE)
             sync_dir(fd)
-    except OSError as exc:
-        if exc.errno not in _NO_ROOM:
-            raise
-        return False
-    return True
 
 
 def reason_of(root: StoreRoot, name: str) -> str | None:
@@ -65,5 +58,5 @@ def read_note(root: StoreRoot, name: str) -> bytes | None:
 
 def remove_note(root: StoreRoot, name: str) -> None:
     """Drop the note of an entry that has left the quarantine."""
-    with suppress(FileNotFoundError), opened_dir(root.path / NOTES) as fd:
+    with suppress(OSError), opened_dir(root.path / NOTES) as fd:
         os.unlink(f"{name}.json", dir_fd=fd)

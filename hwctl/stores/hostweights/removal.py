@@ -90,8 +90,8 @@ def set_aside(root: StoreRoot, spot: Spot, artifact: Artifact, reason: str) -> S
         raise from_os_error(exc, doing, artifact.path) from exc
     if name is None:
         raise NotFound("is gone", path=artifact.path)
-    notes.write_note(root, name, reason)
     deny.remove_marker(root, spot.key)
+    notes.write_note(root, name, reason)
     return Spot(Place.QUARANTINE, name, spot.key)
 
 

@@ -204,6 +204,23 @@ def test_setting_aside_passes_through_the_modes_of_the_format(
     assert "note" in store.documents(aside)
 
 
+@pytest.mark.parametrize("after", ["restore", "remove"])
+def test_without_a_place_for_the_note_all_else_is_done(store: HostWeightStore, after: str) -> None:
+    path = put(store)
+    (store.root / "deny" / f"{KEY}.json").write_bytes(b"")
+    (store.root / "hwctl").write_text("somebody's file")
+    artifact = the(store)
+    with store.lease(artifact, Mode.EXCLUSIVE, Deadline.now()):
+        aside = store.set_aside(artifact, "why")
+    assert rows(store) == {f"quarantine/{aside.path.name}": State.QUARANTINED}
+    with store.lease(aside, Mode.EXCLUSIVE, Deadline.now()):
+        if after == "restore":
+            assert (store.restore(aside).state, path.exists()) == (State.READY, True)
+        else:
+            store.remove(aside)
+            assert rows(store) == {}
+
+
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
 def test_when_the_rename_fails_it_is_denied_where_it_is(
     store: HostWeightStore, monkeypatch: pytest.MonkeyPatch, number: int
