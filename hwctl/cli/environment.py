@@ -15,14 +15,16 @@ WAIT = "HWCTL_WAIT"
 
 
 def roots() -> tuple[Path, ...]:
-    """HWCTL_ROOTS, colon-separated; empty when it is not set."""
-    return tuple(Path(root) for root in os.environ.get("HWCTL_ROOTS", "").split(":") if root)
+    """HWCTL_ROOTS, colon-separated; empty when it is not set. ``~`` is a home, as it is in options."""
+    return tuple(
+        Path(os.path.expanduser(root)) for root in os.environ.get("HWCTL_ROOTS", "").split(":") if root
+    )
 
 
 def metrics_dir() -> Path | None:
     """Where Prometheus' node exporter collects text files, if the operator said so."""
     value = os.environ.get("HWCTL_METRICS_DIR")
-    return Path(value) if value else None
+    return Path(os.path.expanduser(value)) if value else None
 
 
 def debug() -> bool:

@@ -17,7 +17,8 @@ from hwctl.cli.units import Spans
 from hwctl.core import publish_ktint8 as core
 from hwctl.core.other_users import refusal
 from hwctl.core.publish_ktint8 import Publication, Target, Work
-from hwctl.errors import NotFound, Usage
+from hwctl.errors import Usage
+from hwctl.fs.paths import real
 from hwctl.stores.base import Artifact, Family, State
 from hwctl.stores.ktint8 import layout, roots
 from hwctl.stores.ktint8.expect import Expectation
@@ -92,17 +93,7 @@ def _target(wanted: Wanted) -> Target:
         return Target.persistent(path)
     if wanted.run_id is None:
         raise Usage("a tree needs the name of its run: --run-id ID")
-    return Target.ephemeral(roots.SHARED_MEMORY if wanted.base is None else _base(wanted.base), wanted.run_id)
-
-
-def _base(path: Path) -> Path:
-    """The base, resolved where it is there, as written where it is still to be made."""
-    try:
-        return path.resolve(strict=True)
-    except FileNotFoundError:
-        return path.absolute()
-    except OSError as exc:
-        raise NotFound(f"cannot look at {path}: {exc.strerror}", path=path) from exc
+    return Target.ephemeral(roots.SHARED_MEMORY if wanted.base is None else real(wanted.base), wanted.run_id)
 
 
 def _tell(answer: Answer, published: Publication) -> None:

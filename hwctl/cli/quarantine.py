@@ -113,7 +113,7 @@ def _to_restore(answer: Answer, resolver: Resolver, paths: list[Path], names: li
     """The entries meant by ``--restore``; one that is not found does not stop the others."""
     from hwctl.core.quarantine import find
 
-    found = resolver.named(Path(name) for name in names if "/" in name)
+    found = resolver.named(units.path(name) for name in names if "/" in name)
     plain = [name for name in names if "/" not in name]
     stores = [target.store for target in resolver.given(paths) if _listed(answer, target)] if plain else []
     for name in plain:

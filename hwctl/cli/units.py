@@ -1,7 +1,8 @@
 """Words an operator types, parsed at the edge: sizes, durations, rates, ranges, names.
 
 Every parser raises ``typer.BadParameter`` with a hint that shows the right spelling. An empty value, zero,
-a negative number, NaN and rubbish are refused everywhere.
+a negative number, NaN and rubbish are refused everywhere. What was parsed knows no command line any more: it
+raises ``Usage``, as everything does that runs inside of an Answer.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from decimal import Decimal
 from pathlib import Path
 
 import typer
+
+from hwctl.errors import Usage
 
 _BINARY = {"Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40, "Pi": 1 << 50, "Ei": 1 << 60}
 _DECIMAL = {"k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18}
@@ -68,9 +71,9 @@ class Spans:
         found: set[int] = set()
         for first, last in self.spans:
             if last is None:
-                raise typer.BadParameter(f"{first}- has no end; say which is the last")
+                raise Usage(f"the range {first}- has no end here; say which is the last")
             if last - first >= 1 << 16:
-                raise typer.BadParameter(f"{first}-{last} are too many")
+                raise Usage(f"the range {first}-{last} is too long")
             found.update(range(first, last + 1))
         return tuple(sorted(found))
 
@@ -179,10 +182,13 @@ def index(text: str) -> int:
 
 
 def path(text: str) -> Path:
-    """A path; the empty one is refused, since it would silently mean the working directory."""
+    """A path; the empty one is refused, since it would silently mean the working directory.
+
+    ``~`` is somebody's home in every option and operand alike: shells leave it as it is in ``--store=~/x``.
+    """
     if not text:
         raise typer.BadParameter("an empty path")
-    return Path(text)
+    return Path(os.path.expanduser(text))
 
 
 def operand(text: str) -> Path:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from hwctl.cli import params, text
+from hwctl.cli import params, text, units
 from hwctl.cli.answer import Answer
 from hwctl.cli.verdicts import Tally, missing_verdict
 from hwctl.cli.wishes import Wishes
@@ -28,7 +28,7 @@ def listed(source: str | None, null: bool) -> list[Path]:
     if source is None:
         return []
     try:
-        with os.fdopen(os.dup(0), "rb") if source == "-" else open(source, "rb") as file:
+        with os.fdopen(os.dup(0), "rb") if source == "-" else open(units.path(source), "rb") as file:
             data = file.read(LIST_LIMIT + 1)
     except OSError as exc:
         raise Usage(f"cannot read the list of paths {source}: {exc.strerror or exc}") from exc

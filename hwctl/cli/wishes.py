@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
 from hwctl.cli import units
 from hwctl.errors import Usage
 from hwctl.stores.base import Family, Match, Store
@@ -86,11 +84,11 @@ def _expectation(pairs: Sequence[str]) -> Expectation:
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals or key not in ("layers", *_SHAPE):
-            raise typer.BadParameter(f"{pair!r}: write KEY=VALUE with {', '.join(('layers', *_SHAPE))}")
+            raise Usage(f"--expect {pair}: write KEY=VALUE with {', '.join(('layers', *_SHAPE))}")
         if key == "layers" and layers is None:
             layers = units.spans(value).numbers()
         elif key != "layers" and _SHAPE[key] not in values:
             values[_SHAPE[key]] = units.count(value)
         else:
-            raise typer.BadParameter(f"{key} stands twice")
+            raise Usage(f"--expect: {key} stands twice")
     return Expectation(layers=layers, **values)

@@ -8,13 +8,14 @@ fit is handed to its check as it is.
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
 from hwctl.core.verify import CHECKED_STATES, Subject
 from hwctl.errors import Damaged, Finding, NotFound, Usage, from_os_error
 from hwctl.fs.digest import sha256_fd
-from hwctl.fs.paths import open_regular, read_document
+from hwctl.fs.paths import kind_of, open_regular, read_document, real
 from hwctl.stores.base import Advance, Family, Match, Store, silent
 from hwctl.stores.hostweights.identity import Identity, read_identity
 from hwctl.stores.hostweights.layout import ARTIFACTS
@@ -108,8 +109,8 @@ def of_checkpoint(path: Path, parts: int | None) -> Expectation:
 
     Raises Usage when there is none to be read, Unsupported for a family without such a tree.
     """
-    config = path / CONFIG if path.is_dir() else path.parent / CONFIG
-    parsed = parse_object(_read(config.resolve()), str(config), "config-malformed")
+    config = _beside(path)
+    parsed = parse_object(_read(real(config)), str(config), "config-malformed")
     if isinstance(parsed, Finding):
         raise _reject("config.json", config, (parsed,))
     try:
@@ -117,6 +118,21 @@ def of_checkpoint(path: Path, parts: int | None) -> Expectation:
     except Damaged as exc:
         raise _reject("config.json of a model with experts", config, exc.findings) from exc
     return Expectation(model.layers, parts, model.experts, model.hidden, model.intermediate)
+
+
+def _beside(path: Path) -> Path:
+    """The config.json of the checkpoint that a folder is, or that a file lies in."""
+    try:
+        mode = os.stat(path).st_mode
+    except (FileNotFoundError, NotADirectoryError) as exc:
+        raise Usage(f"the checkpoint {path} does not exist", path=path) from exc
+    except OSError as exc:
+        raise Usage(f"cannot look at the checkpoint {path}: {exc.strerror}", path=path) from exc
+    if stat.S_ISDIR(mode):
+        return path / CONFIG
+    if stat.S_ISREG(mode):
+        return path.parent / CONFIG
+    raise Usage(f"{path} is a {kind_of(mode)}, no checkpoint", path=path)
 
 
 def _subject(store: Store, place: Match, expected: object) -> Subject:

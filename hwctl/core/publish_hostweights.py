@@ -25,6 +25,7 @@ from hwctl.core.publish_material import (
 from hwctl.core.tensor_stream import Stream
 from hwctl.errors import Finding, Refused, Usage
 from hwctl.fs import space
+from hwctl.fs.paths import real
 from hwctl.stores.base import CheckOptions, Level
 from hwctl.stores.hostweights import canonical
 from hwctl.stores.hostweights.build import get_or_build
@@ -132,7 +133,7 @@ def publish(request: Request) -> PublishResult:
 def foresee(request: Request) -> PublishResult:
     """What ``publish`` would do now, as far as it shows without locks: nothing is created or changed."""
     with _opened(request) as material:
-        path = _real(request.store)
+        path = real(request.store)
         plans = plan_payloads(material.publication.tensors)
         total = sum(plan.size for plan in plans)
         capacity, unsound = request.wanted.capacity or Capacity(), None
@@ -156,10 +157,10 @@ def foresee(request: Request) -> PublishResult:
 
 def _opened(request: Request) -> AbstractContextManager[Material]:
     """The material, after everything that can be refused by looking at the two places."""
-    store = _real(request.store)
+    store = real(request.store)
     _require_apart(request.source, store)
     _require_owner(store, request.words)
-    match = recognise(_real(request.source))
+    match = recognise(real(request.source))
     if match is None:
         return from_checkpoint(request.source, request.naming, request.format_metadata, request.work)
     if request.naming != Naming():
@@ -167,18 +168,12 @@ def _opened(request: Request) -> AbstractContextManager[Material]:
     return from_artifact(match, request.format_metadata, request.work)
 
 
-def _real(path: Path) -> Path:
-    """The path without links. Not ``Path.resolve``: that raises on a circle of links, which is for others
-    to name."""
-    return Path(os.path.realpath(os.path.expanduser(path)))
-
-
 def _require_apart(source: Path, store: Path) -> None:
     """PUB-01: neither may lie inside the other, else a source would be overwritten while it is read."""
-    real = _real(source)
-    if real == store or (real.is_dir() and store.is_relative_to(real)):
+    origin = real(source)
+    if origin == store or (origin.is_dir() and store.is_relative_to(origin)):
         raise Refused(f"the store {store} lies inside the source {source}", path=store)
-    if real.is_relative_to(store):
+    if origin.is_relative_to(store):
         raise Refused(f"the source {source} lies inside the store {store}", path=source)
 
 

@@ -273,6 +273,8 @@ def _damaged(path: Path, findings: Sequence[Finding]) -> Damaged:
 
 def _make_base(base: Path) -> None:
     try:
+        if os.path.lexists(base):
+            os.stat(os.path.join(base, "."))  # a file or a circle of links is named, which mkdir would not do
         base.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as exc:
         raise from_os_error(exc, "cannot make the folder", base) from exc

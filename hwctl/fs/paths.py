@@ -1,7 +1,7 @@
 """Opening by descriptor, never through a final link, never hanging on a pipe.
 
-Owns how a file or folder is opened and how a small document is read whole. What the bytes mean, and how a
-name is shown, is somebody else's business.
+Owns how a file or folder is opened, how its path is made real, and how a small document is read whole. What
+the bytes mean, and how a name is shown, is somebody else's business.
 """
 
 from __future__ import annotations
@@ -58,6 +58,15 @@ def kind_of(mode: int) -> str:
         if test(mode):
             return word
     return "file of unknown type"
+
+
+def real(path: str | os.PathLike[str]) -> Path:
+    """The path made absolute, with every link followed that leads somewhere; it need not exist.
+
+    Never raises. ``Path.resolve`` does on a circle of links, a loop being RuntimeError for it; here the
+    circle stays in the path, and whoever opens that gets ELOOP.
+    """
+    return Path(os.path.realpath(path))
 
 
 def identity(st: os.stat_result) -> tuple[int, int, int, int, int]:

@@ -14,6 +14,7 @@ import pytest
 from run_hwctl import NOBODY, hwctl_
 
 TINY = Path(__file__).parents[1] / "data" / "tiny-llama"
+LAYERS = TINY.parent / "ktint8/golden/layers"
 LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"4d" * 32 + b"\nsize 12345\n"
 KINDS = "no store or artifact of hostweights, ktint8 or pageweights"
 SHARD = "model-00002-of-00002.safetensors"
@@ -35,6 +36,10 @@ class Scene:
         make_hostweights.make_artifact(self.later, 0)
         self.policy_of_a_later_version()
         self.tree = make_ktint8.make_ready(folder, "some-run")
+        self.staging = make_ktint8.make_staging(folder, "half-run", process=make_ktint8.dead_process())
+        (folder / "loop").symlink_to("loop")
+        (folder / "looped").mkdir()
+        (folder / "looped" / "config.json").symlink_to("config.json")
         self.checkpoint("whole", lambda path: None)
         self.checkpoint("missing", Path.unlink)
         self.checkpoint("pointer", lambda path: path.write_bytes(LFS) and None)
@@ -64,6 +69,8 @@ def scene(tmp_path: Path) -> Scene:
 
 
 PUBLISH = ("publish", "hostweights", "--store", "@store", "--from")
+TREE = "@kt-int8-some-run"
+MOE = ("publish", "ktint8", "--from", str(LAYERS), "--run-id", "job-000001")
 KTINT8 = ("publish", "ktint8", "--base", "@empty", "--run-id")
 MISTAKES: list[tuple[str, tuple[str, ...], int, str]] = [
     ("a misspelt verb", ("verfy", "@store"), 2, "Did you mean 'verify'?"),
@@ -153,6 +160,25 @@ MISTAKES: list[tuple[str, tuple[str, ...], int, str]] = [
         13,
         "later/domain-policy.json: schema",
     ),
+    (
+        "layers without an end",
+        ("publish", "ktint8", "--from", "@kt-int8-half-run.staging", "--layers", "3-"),
+        2,
+        "say which is the last",
+    ),
+    ("layers beyond number", ("verify", TREE, "--expect", "layers=0-99999999"), 2, "is too long"),
+    ("a layer without an end", ("verify", TREE, "--expect", "layers=3-"), 2, "say which is the last"),
+    ("a word that is no pair", ("verify", TREE, "--expect", "layers"), 2, "--expect layers: write KEY=VALUE"),
+    ("a pair twice", ("verify", TREE, "--expect", "numa=1", "--expect", "numa=2"), 2, "numa stands twice"),
+    ("a model that is not there", ("verify", TREE, "--for", "@whole/typo"), 2, "whole/typo does not exist"),
+    ("a model that is a circle", ("verify", TREE, "--for", "@loop"), 2, "symbolic links"),
+    ("a model of circles", ("verify", TREE, "--for", "@looped"), 2, "symbolic links"),
+    ("a model that is no file", ("verify", TREE, "--for", "/dev/null"), 2, "is a character device"),
+    ("a circle verified", ("verify", "@loop/x"), 15, "symbolic links"),
+    ("a circle published", (*PUBLISH, "@loop"), 65, "1 dangling link"),
+    ("a circle as store", (*PUBLISH[:3], "@loop", "--from", "@whole"), 15, "symbolic links"),
+    ("a circle as base", (*MOE, "--base", "@loop"), 15, "symbolic links"),
+    ("a name too long for a base", (*MOE, "--base", f"@{'x' * 256}"), 15, "File name too long"),
     ("a dense model", (*KTINT8, "job-000001", "--from", "@whole"), 13, "model family llama"),
     ("half an authority", ("publish", "pageweights", "--page", "@file", "--cache", "@c"), 2, "--authority"),
     ("a unit in small letters", ("evict", "@store", "--max-size", "5gb"), 2, "5GiB (2^30) or 5GB (10^9)"),
@@ -227,6 +253,25 @@ def test_the_error_object_says_the_same(scene: Scene, words: tuple[str, ...], st
     run = hwctl_(words[0], "--json", *map(scene.word, words[1:]))
     assert (run.status, run.error["exit_status"]) == (status, status)
     assert hint in run.error["message"] or hint in run.out  # what was kept, and why, is in the document
+
+
+def test_a_home_is_one_wherever_a_path_stands(scene: Scene) -> None:
+    """Shells leave ``~`` alone behind an equals sign."""
+    home = {"HOME": str(scene.folder)}
+    (scene.folder / "list").write_text(f"{scene.store}\n")
+    (scene.folder / "moe").symlink_to(LAYERS)
+    for words, status in (
+        (("verify", "~/store"), 0),
+        (("verify", "--paths-from=~/list"), 0),
+        (("verify", "~/kt-int8-some-run", "--for=~/moe"), 65),  # it was found, and is of another shape
+        (("publish", "hostweights", "--from=~/whole", "--store=~/new", "-n"), 0),
+        (("publish", "ktint8", "--from=~/moe", "--base=~/new", "--run-id", "job-000001", "-n"), 0),
+    ):
+        run = hwctl_(*words, env=home)
+        assert run.status == status, run
+        assert "~" not in run.out + run.err
+    shown = hwctl_("inspect", "--json", env=home | {"HWCTL_ROOTS": "~/store:~/empty"})
+    assert {row["store"] for row in shown.results} == {str(scene.store), None}
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
