@@ -73,7 +73,7 @@ def restore(base: Path, entry: str, inode: Inode | None) -> Path:
                 except FileExistsError as exc:
                     raise Refused(f"{base / name} is taken; nothing was moved", path=base / name) from exc
                 sync_dir(base_fd)
-                with suppress(FileNotFoundError):
+                with suppress(OSError):  # it is for people, and the tree is back
                     os.unlink(layout.NOTE, dir_fd=entry_fd)
             with suppress(OSError):  # whatever a stranger put beside the tree stays in quarantine
                 os.rmdir(entry, dir_fd=quarantine_fd)

@@ -2,7 +2,8 @@
 
 A subdirectory is neither listed nor counted by the cache's own program. The locator moves first, so that no
 reader takes the rest for a page, and comes back last. Moving needs no room for data; the note comes after
-it, so that a full tmpfs cannot keep a damaged page in place (QUA-03). The caller holds the page's lock.
+it, so that a full tmpfs cannot keep a damaged page in place (QUA-03). A move that fails half way is undone:
+without its locator a page's other files are orphans. The caller holds the page's lock.
 """
 
 from __future__ import annotations
@@ -101,30 +102,17 @@ def _read_note(quarantine_fd: int, name: str) -> tuple[str | None, int | None]:
 
 
 def set_aside(root: Root, prefix: str, names: Iterable[str], reason: str) -> str:
-    """Move a page's files (locator first) into a new entry of the quarantine; the entry's name.
+    """Move a page's files into a new entry of the quarantine; the entry's name.
 
-    Raises NoRoom, IoFailed or Refused; until the locator has moved the page is as it was.
+    Raises NoRoom, IoFailed or Refused, and then the page is as it was.
     """
     name = f"{prefix}.{secrets.token_hex(16)}"
-    ordered = sorted(names, key=lambda text: -_LAST.index(parse_name(text).kind))
     try:
         with suppress(FileExistsError):
             os.mkdir(layout.QUARANTINE, 0o700, dir_fd=root.fd)
         with opened_dir(layout.QUARANTINE, dir_fd=root.fd) as quarantine_fd:
             os.mkdir(name, 0o700, dir_fd=quarantine_fd)
-            with opened_dir(name, dir_fd=quarantine_fd) as entry_fd:
-                try:
-                    for text in ordered:
-                        with suppress(FileNotFoundError):
-                            rename_noreplace(root.fd, text, entry_fd, text)
-                except BaseException:
-                    with suppress(OSError):  # nothing moved yet: leave no empty entry behind
-                        os.rmdir(name, dir_fd=quarantine_fd)
-                    raise
-                with suppress(OSError):  # out of sight is out of sight, with or without a note
-                    create_document(entry_fd, layout.NOTE, _note(reason), 0o600)
-                sync_dir(entry_fd)
-            sync_dir(quarantine_fd)
+            _move_in(root, quarantine_fd, name, names, reason)
         sync_dir(root.fd)
     except NotADirectoryError as exc:
         message = f"{layout.QUARANTINE} in the cache is no directory"
@@ -132,6 +120,44 @@ def set_aside(root: Root, prefix: str, names: Iterable[str], reason: str) -> str
     except OSError as exc:
         raise from_os_error(exc, "cannot set it aside", root.path) from exc
     return name
+
+
+def _move_in(root: Root, quarantine_fd: int, name: str, names: Iterable[str], reason: str) -> None:
+    with opened_dir(name, dir_fd=quarantine_fd) as entry_fd:
+        try:
+            _move_all(root.fd, entry_fd, sorted(names, key=_rank, reverse=True), absent_ok=True)
+        except BaseException:
+            with suppress(OSError):
+                os.rmdir(name, dir_fd=quarantine_fd)
+            raise
+        with suppress(OSError):  # out of sight is out of sight, with or without a note
+            create_document(entry_fd, layout.NOTE, _note(reason), 0o600)
+        sync_dir(entry_fd)
+    sync_dir(quarantine_fd)
+
+
+def _move_all(src_fd: int, dst_fd: int, names: Iterable[str], *, absent_ok: bool = False) -> None:
+    """Move files in this order, over nothing; on any failure those that have moved go back."""
+    moved: list[str] = []
+    try:
+        for name in names:
+            try:
+                rename_noreplace(src_fd, name, dst_fd, name)
+            except FileNotFoundError:
+                if not absent_ok:
+                    raise
+                continue
+            moved.append(name)
+    except BaseException:
+        for name in reversed(moved):
+            with suppress(OSError):  # the others go back all the same
+                rename_noreplace(dst_fd, name, src_fd, name)
+        raise
+
+
+def _rank(name: str) -> int:
+    """Where a file stands in the order of a way back: the locator last."""
+    return _LAST.index(parse_name(name).kind)
 
 
 def _note(reason: str) -> bytes:
@@ -156,9 +182,12 @@ def restore(root: Root, name: str) -> str:
             names = [text for text in os.listdir(entry_fd) if parse_name(text).prefix == prefix]
             movable = [text for text in names if parse_name(text).kind in _LAST]
             _require_free(root, layout.locator_name(prefix))
-            _move_back(root, entry_fd, sorted(movable, key=lambda text: _LAST.index(parse_name(text).kind)))
+            try:
+                _move_all(entry_fd, root.fd, sorted(movable, key=_rank))
+            except FileExistsError as exc:
+                raise _taken(root, str(exc.filename)) from exc
             sync_dir(root.fd)
-            with suppress(FileNotFoundError):
+            with suppress(OSError):
                 os.unlink(layout.NOTE, dir_fd=entry_fd)
             with suppress(OSError):  # what a stranger put beside it stays
                 os.rmdir(name, dir_fd=quarantine_fd)
@@ -172,20 +201,6 @@ def _require_free(root: Root, name: str) -> None:
     with suppress(FileNotFoundError):
         os.stat(name, dir_fd=root.fd, follow_symlinks=False)
         raise _taken(root, name)
-
-
-def _move_back(root: Root, entry_fd: int, ordered: list[str]) -> None:
-    moved: list[str] = []
-    try:
-        for text in ordered:
-            rename_noreplace(entry_fd, text, root.fd, text)
-            moved.append(text)
-    except BaseException as exc:
-        for text in reversed(moved):
-            rename_noreplace(root.fd, text, entry_fd, text)
-        if isinstance(exc, FileExistsError):
-            raise _taken(root, ordered[len(moved)]) from exc
-        raise
 
 
 def _taken(root: Root, name: str) -> HwctlError:

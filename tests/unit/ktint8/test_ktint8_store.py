@@ -287,6 +287,15 @@ def test_quarantine_on_a_full_disk(base: Path, monkeypatch: pytest.MonkeyPatch) 
     assert os.listdir(base / layout.QUARANTINE) == []
 
 
+def test_what_stands_in_place_of_the_note_keeps_no_tree_in_quarantine(base: Path) -> None:
+    root = ktroot.ready(base)
+    store, artifact = the(base, root.name)
+    entry = store.set_aside(artifact, "x")
+    (entry.path / layout.NOTE).unlink()
+    (entry.path / layout.NOTE).mkdir()
+    assert store.restore(entry).path == root
+
+
 def test_a_quarantined_tree_goes_whole(base: Path) -> None:
     root = ktroot.ready(base)
     (root / "stranger").touch()

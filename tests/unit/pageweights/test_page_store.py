@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +16,7 @@ import make_pageweights
 import pytest
 from holders import locked
 
-from hwctl.errors import NotFound, Refused
+from hwctl.errors import IoFailed, NotFound, Refused
 from hwctl.fs.locks import Deadline, Mode
 from hwctl.fs.pace import TimedOut
 from hwctl.stores.base import Artifact, CheckOptions, Death, Family, Level, StalePolicy, State
@@ -49,6 +53,16 @@ def named(store: PageStore, path: Path) -> Artifact:
     match = recognise(path)
     assert match is not None and match.key is not None and match.root == store.root
     return Artifact(Family.PAGEWEIGHTS, match.root, match.key, match.path, State.ABSENT)
+
+
+@contextmanager
+def mounted_on(path: Path) -> Iterator[None]:
+    if subprocess.run(["mount", "--bind", path, path], capture_output=True).returncode:
+        pytest.skip("mounting is not allowed here")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", path], check=True)
 
 
 def test_pages_carry_their_source_and_sizes(root: Path) -> None:
@@ -202,6 +216,39 @@ def test_restoring_over_an_orphan_of_the_same_key_moves_nothing(root: Path) -> N
         store.restore(aside)
     assert sorted(path.name for path in aside.path.iterdir()) == before
     assert not list(root.glob(f"{page.key}*.safetensors"))
+
+
+@pytest.mark.needs_root
+@pytest.mark.parametrize("stuck", ["*.receipt.json", "*.safetensors"])
+def test_a_page_is_set_aside_and_restored_whole_or_not_at_all(root: Path, stuck: str) -> None:
+    """A file that something is mounted on cannot be renamed."""
+    if os.geteuid() != 0 or shutil.which("mount") is None:
+        pytest.skip("only root can mount")
+    store = open_store(root)
+    page = by_name(store)[locator(root, 0).name]
+    before = sorted(path.name for path in root.glob(f"{page.key}*"))
+    with store.lease(page, Mode.EXCLUSIVE, Deadline.now()):
+        with mounted_on(next(root.glob(f"{page.key}{stuck}"))), pytest.raises(IoFailed):
+            store.set_aside(page, "for the test")
+        assert sorted(path.name for path in root.glob(f"{page.key}*")) == before
+        assert list((root / "quarantine").iterdir()) == []
+        assert by_name(store)[page.path.name].state is State.READY
+        aside = store.set_aside(page, "for the test")
+        with mounted_on(next(aside.path.glob("*.locator.json"))), pytest.raises(IoFailed):
+            store.restore(aside)
+        assert list(root.glob(f"{page.key}*")) == []
+        assert by_name(store)[aside.path.name].files == len(before) + 1
+        assert store.restore(aside).state is State.READY
+
+
+def test_what_stands_in_place_of_the_note_keeps_no_page_in_quarantine(root: Path) -> None:
+    store = open_store(root)
+    page = by_name(store)[locator(root, 0).name]
+    with store.lease(page, Mode.EXCLUSIVE, Deadline.now()):
+        aside = store.set_aside(page, "for the test")
+        (aside.path / "hwctl-note.json").unlink()
+        (aside.path / "hwctl-note.json").mkdir()
+        assert store.restore(aside).state is State.READY
 
 
 def test_a_note_is_for_people_and_its_loss_hides_nothing(root: Path) -> None:
