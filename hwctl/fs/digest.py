@@ -102,9 +102,11 @@ def sha256_files(
         return
     piece = min(_PIECE, _MEMORY // count)
     todo, done = _filled(order), queue.SimpleQueue[tuple[int, _Outcome]]()
+    # Made here, since a worker that cannot have its buffer would end without a word.
+    buffers = [memoryview(bytearray(piece)) for _ in range(count)]
     threads = [
-        threading.Thread(target=run.work, args=(todo, done, piece), name=f"sha256-{number}", daemon=True)
-        for number in range(count)
+        threading.Thread(target=run.work, args=(todo, done, buffer), name=f"sha256-{number}", daemon=True)
+        for number, buffer in enumerate(buffers)
     ]
     try:
         for thread in threads:
@@ -157,10 +159,9 @@ class _Run(Generic[T]):
         """Whether there is a core to spare for reading ahead: fewer files than workers."""
 
     def work(
-        self, todo: queue.SimpleQueue[int], done: queue.SimpleQueue[tuple[int, _Outcome]], piece: int
+        self, todo: queue.SimpleQueue[int], done: queue.SimpleQueue[tuple[int, _Outcome]], buffer: memoryview
     ) -> None:
         """A worker: take jobs until there are none, hand every outcome over."""
-        buffer = memoryview(bytearray(piece))
         while True:
             try:
                 index = todo.get_nowait()

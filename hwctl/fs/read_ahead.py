@@ -19,10 +19,10 @@ ReadInto = Callable[[memoryview, int], int]
 def pieces_ahead(read_into: ReadInto, size: int, piece: int) -> Iterator[Iterator[memoryview]]:
     """The first ``size`` bytes in order, each piece valid until the next is asked for; an empty one ends it.
 
-    Errors of a read are raised where its piece would have come. The thread is gone when the block ends.
+    Whatever a read raises is raised where its piece would have come. The thread is gone when the block ends.
     """
     free: queue.SimpleQueue[memoryview | None] = queue.SimpleQueue()
-    full: queue.SimpleQueue[tuple[memoryview, int] | OSError] = queue.SimpleQueue()
+    full: queue.SimpleQueue[tuple[memoryview, int] | BaseException] = queue.SimpleQueue()
     for _ in range(2):
         free.put(memoryview(bytearray(piece)))
 
@@ -31,7 +31,7 @@ def pieces_ahead(read_into: ReadInto, size: int, piece: int) -> Iterator[Iterato
         while offset < size and (buffer := free.get()) is not None:
             try:
                 count = read_into(buffer[: size - offset], offset)
-            except OSError as exc:
+            except BaseException as exc:  # raised again by the consumer, who would wait for ever
                 full.put(exc)
                 return
             full.put((buffer, count))
@@ -50,13 +50,13 @@ def pieces_ahead(read_into: ReadInto, size: int, piece: int) -> Iterator[Iterato
 
 def _pieces(
     free: queue.SimpleQueue[memoryview | None],
-    full: queue.SimpleQueue[tuple[memoryview, int] | OSError],
+    full: queue.SimpleQueue[tuple[memoryview, int] | BaseException],
     size: int,
 ) -> Iterator[memoryview]:
     done = 0
     while done < size:
         item = full.get()
-        if isinstance(item, OSError):
+        if isinstance(item, BaseException):
             raise item
         buffer, count = item
         yield buffer[:count]

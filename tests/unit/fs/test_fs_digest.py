@@ -6,6 +6,8 @@ import errno
 import hashlib
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -237,3 +239,25 @@ def test_memory_is_bounded_whatever_the_workers(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(digest, "_hash", noted)
     assert len(list(sha256_files(paths, opened, workers=100))) == 200
     assert max(sizes) * 100 < 32 << 20
+
+
+def test_workers_without_memory_for_their_buffers_end_the_call(tmp_path: Path) -> None:
+    """And do not leave it waiting for them."""
+    code = """
+import os, resource, sys, threading
+from hwctl.fs.digest import sha256_files
+threading.stack_size(256 << 10)
+paths = sys.argv[1:]
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 20), resource.RLIM_INFINITY))
+try:
+    list(sha256_files(paths, lambda path: (os.open(path, os.O_RDONLY), 4), workers=2))
+except (MemoryError, RuntimeError) as exc:
+    print(type(exc).__name__)
+"""
+    paths = [tmp_path / str(number) for number in range(4)]
+    for path in paths:
+        path.write_bytes(b"data")
+    words = [sys.executable, "-c", code, *map(str, paths)]
+    told = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert told.stdout in ("MemoryError\n", "RuntimeError\n"), told.stderr

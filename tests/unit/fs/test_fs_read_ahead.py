@@ -30,14 +30,15 @@ def test_every_byte_in_order(size: int) -> None:
     assert threading.active_count() == before
 
 
-def test_an_error_comes_where_its_piece_would_have() -> None:
+@pytest.mark.parametrize("error", [OSError(5, "broken"), MemoryError("broken")])
+def test_an_error_comes_where_its_piece_would_have(error: Exception) -> None:
     def read_into(buffer: memoryview, offset: int) -> int:
         if offset >= 16:
-            raise OSError(5, "broken")
+            raise error
         return len(buffer)
 
     got = 0
-    with pytest.raises(OSError, match="broken"), pieces_ahead(read_into, 100, 8) as pieces:
+    with pytest.raises(type(error), match="broken"), pieces_ahead(read_into, 100, 8) as pieces:
         for piece in pieces:
             got += len(piece)
     assert got == 16
