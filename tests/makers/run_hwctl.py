@@ -122,7 +122,23 @@ def validator(schema: str) -> jsonschema.protocols.Validator:
     registry = Registry().with_resources(
         (content["$id"], Resource.from_contents(content)) for content in found.values()
     )
-    return jsonschema.Draft202012Validator(found[f"{name}-{number}.json"], registry=registry)
+    return jsonschema.Draft202012Validator(_told_in_full(found[f"{name}-{number}.json"]), registry=registry)
+
+
+def _told_in_full(schema: dict[str, Any]) -> dict[str, Any]:
+    """The same schema, which now refuses a field that it does not name, in the document, its rows and totals.
+
+    As published it is open, so that a script survives a new field; what we print, it has to describe.
+    """
+    parts = schema.get("properties", {})
+    closed = {name: _closed(parts[name]) for name in ("totals",) if name in parts}
+    if "results" in parts:
+        closed["results"] = parts["results"] | {"items": _closed(parts["results"]["items"])}
+    return _closed(schema | {"properties": parts | closed})
+
+
+def _closed(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"allOf": [schema], "unevaluatedProperties": False}
 
 
 def start(*words: str | Path, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
