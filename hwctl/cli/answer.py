@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, TextIO
@@ -150,11 +150,20 @@ class Answer:
         self._progress = Progress(self.output.err if self.output.painting else None, label, total)
         return self._progress
 
-    def confirm(self, question: str, *, yes: bool) -> None:
-        """Go on, or raise Refused. Asks only where a person can answer; never waits for a pipe (CLI-06)."""
+    def confirm(self, question: str, *, yes: bool, plan: Sequence[str] = ()) -> None:
+        """Go on, or raise Refused. Asks only where a person can answer; never waits for a pipe (CLI-06).
+
+        ``plan`` is a part of the question: nobody can say yes to what they were not shown, -q or not.
+        """
         if yes or self.dry_run:
             return
-        if not (os.isatty(0) and os.isatty(2)):
+        if self.output.json:
+            raise Refused("--json asks nobody; --yes says it in advance")
+        asking = os.isatty(0) and os.isatty(2)
+        say = self.output.err.line if asking else self.note
+        for line in plan:
+            say(line)
+        if not asking:
             raise Refused(
                 "nobody can be asked here (stdin or stderr is no terminal); --yes says it in advance"
             )
@@ -196,7 +205,7 @@ class Answer:
         if isinstance(exc, Usage):
             return False
         if isinstance(exc, Exception):
-            failure = exits.as_failure(exc, self.verb)
+            failure = exits.as_failure(exc, "could not go on")
             if environment.debug() and "traceback" in failure.details and not self.output.json:
                 self.output.err.raw(str(failure.details["traceback"]).encode("utf-8", "backslashreplace"))
             self.fail(failure)

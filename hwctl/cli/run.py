@@ -34,7 +34,7 @@ def run(argv: list[str]) -> int:
     except Usage as exc:
         return _usage(output, exc.message, argv)
     except Exception as exc:
-        return _failed(output, exits.as_failure(exc, "hwctl"))
+        return _failed(output, exits.as_failure(exc, "could not go on"))
     if help_text.getvalue():
         output.out.raw(help_text.getvalue().encode("utf-8", "backslashreplace"))
         output.flush()

@@ -14,7 +14,7 @@ from hwctl.cli.exits import error_object
 from hwctl.cli.metrics import Gauge
 from hwctl.cli.output import Style, Styled, Whole
 from hwctl.core.verify import Verdict
-from hwctl.errors import HwctlError, Status
+from hwctl.errors import HwctlError, NotFound, Status
 from hwctl.stores.base import Content, Level, State
 
 VALID, DAMAGED, DENIED, ABSENT, UNCHECKED = "valid", "damaged", "denied", "absent", "unchecked"
@@ -29,6 +29,9 @@ _STYLES = {
 _COUNTED = {VALID: (VALID,), DAMAGED: (DAMAGED, DENIED), ABSENT: (ABSENT,), UNCHECKED: (UNCHECKED,)}
 """Totals and metrics by what they count: for a program, a denied artifact is a damaged one."""
 
+_IN_PLACE = frozenset({State.DAMAGED, State.INCOMPLETE, State.DENIED})
+"""What can be set aside: not what is in quarantine already, in work, or half consumed."""
+
 _DENIALS = frozenset({"denied", "invalidated"})
 _DEPTH = {Level.MARKER: "markers only", Level.SIZE: "sizes only", Level.FULL: "every byte"}
 
@@ -36,14 +39,14 @@ _DEPTH = {Level.MARKER: "markers only", Level.SIZE: "sizes only", Level.FULL: "e
 class Tally:
     """The verdicts of one run as they come in, each told at once, and their sum at the end."""
 
-    def __init__(self, answer: Answer, level: Level, skipped: Mapping[State, int]) -> None:
+    def __init__(self, answer: Answer, level: Level) -> None:
         self._answer = answer
         self._level = level
-        self._skipped = skipped
         self._words: Counter[str] = Counter()
         self._codes: Counter[str] = Counter()
         self._warnings: dict[str, list[str]] = {}
         self._vanished = 0
+        self._mendable = False
         self._bytes = 0
         self._contents_unread = False
         self._clock = time.monotonic()
@@ -56,17 +59,12 @@ class Tally:
             answer.result(verdict_fields(verdict, self._level), verdict.status)
             answer.line(Styled("vanished", Style.FAINT), f" {path}")
             return
-        word = _word(verdict)
-        self._words[word] += 1
         answer.result(verdict_fields(verdict, self._level), verdict.status)
-        why = ""
-        if verdict.error is not None:
-            # It is the answer for this artifact, and so is told where the others are.
-            answer.errors.append(verdict.error)
-            why = f": {verdict.error.message}"
-        answer.line(Styled(word, _STYLES[word]), " ", Whole(path), why, problem=word != VALID)
+        word = _word(verdict)
+        self._say(word, path, verdict.error)
         if report is None:
             return
+        self._mendable |= word == DAMAGED and report.artifact.state in _IN_PLACE
         self._bytes += report.checked_bytes
         self._contents_unread |= report.content is Content.NOT_CHECKED
         for finding in report.findings:
@@ -77,7 +75,23 @@ class Tally:
         for warning in report.warnings:
             self._warnings.setdefault(warning, []).append(path)
 
-    def close(self) -> None:
+    def miss(self, path: PurePath, error: HwctlError) -> None:
+        """Tell of a PATH that leads to no artifact, as of an artifact that is not there."""
+        absent = isinstance(error, NotFound)
+        row = missing_fields(path, State.ABSENT if absent else State.UNREADABLE)
+        self._answer.result({**row, **_unchecked(self._level, error)}, error.status)
+        self._say(ABSENT if absent else UNCHECKED, str(path), error)
+
+    def _say(self, word: str, path: str, error: HwctlError | None) -> None:
+        self._words[word] += 1
+        why = ""
+        if error is not None:
+            # It is the answer for this artifact, and so is told where the others are.
+            self._answer.errors.append(error)
+            why = f": {error.message.removeprefix(f'{path} ')}"
+        self._answer.line(Styled(word, _STYLES[word]), " ", Whole(path), why, problem=word != VALID)
+
+    def close(self, skipped: Mapping[State, int]) -> None:
         """Set totals, metrics and the verdict line."""
         words, total = self._words, sum(self._words.values())
         answer = self._answer
@@ -87,14 +101,14 @@ class Tally:
             vanished=self._vanished,
             findings=sum(self._codes.values()),
             checked_bytes=self._bytes,
-            skipped={state.value: count for state, count in sorted(self._skipped.items())},
+            skipped={state.value: count for state, count in sorted(skipped.items())},
         )
         answer.gauges += self._gauges()
         for warning, paths in self._warnings.items():
             # One line, not one for each of ten thousand pages; the rows have their own.
             others = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
             answer.warn(f"{paths[0]}{others}: {warning}")
-        if words[DAMAGED]:
+        if self._mendable:
             answer.note("to mend what is damaged: hwctl quarantine PATH --reason TEXT, then publish it again")
         answer.close_with(self._sentence(total))
 
@@ -139,11 +153,6 @@ def _word(verdict: Verdict) -> str:
             return VALID
         return DENIED if {finding.code for finding in report.findings} <= _DENIALS else DAMAGED
     return ABSENT if verdict.status is Status.NOT_FOUND else UNCHECKED
-
-
-def missing_verdict(path: PurePath, state: State, level: Level, error: HwctlError) -> dict[str, object]:
-    """The row of a PATH that leads to no artifact."""
-    return {**missing_fields(path, state), **_unchecked(level, error)}
 
 
 def verdict_fields(verdict: Verdict, level: Level) -> dict[str, object]:

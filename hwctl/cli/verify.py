@@ -134,6 +134,7 @@ def verify(
         raise Usage("missing PATH")
     from hwctl.cli import verifying
     from hwctl.cli.metrics import destination
+    from hwctl.cli.verdicts import Tally
     from hwctl.cli.wishes import Wishes
 
     wishes = Wishes(identity, authority, source, checkpoint, numa, tuple(expect or ()))
@@ -148,7 +149,8 @@ def verify(
         metrics=destination(metrics, "verify"),
     ) as answer:
         named = [*(paths or ()), *verifying.listed(paths_from, null)]
-        selection = verifying.select(answer, named, family, wishes, level)
+        tally = Tally(answer, level)
+        selection = verifying.select(tally, named, family, wishes)
         options = verifying.options(jobs, wait, timeout, rate)
-        verifying.check(answer, selection, level, options)
+        verifying.check(answer, tally, selection, level, options)
     return answer.exit_status

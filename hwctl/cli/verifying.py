@@ -10,11 +10,11 @@ from pathlib import Path
 
 from hwctl.cli import params, text, units
 from hwctl.cli.answer import Answer
-from hwctl.cli.verdicts import Tally, missing_verdict
+from hwctl.cli.verdicts import Tally
 from hwctl.cli.wishes import Wishes
 from hwctl.core import verify as core
 from hwctl.core.verify import Selection, Subject
-from hwctl.errors import HwctlError, NotFound, Usage
+from hwctl.errors import HwctlError, Usage
 from hwctl.fs.locks import Deadline
 from hwctl.stores import locate
 from hwctl.stores.base import CheckOptions, Family, Level, State
@@ -39,10 +39,8 @@ def listed(source: str | None, null: bool) -> list[Path]:
     return [Path(os.fsdecode(name)) for name in data.split(b"\0" if null else b"\n") if name]
 
 
-def select(
-    answer: Answer, paths: Sequence[Path], family: Family | None, wishes: Wishes, level: Level
-) -> Selection:
-    """What the paths and wishes mean; a path that leads nowhere is a failure and does not stop the others."""
+def select(tally: Tally, paths: Sequence[Path], family: Family | None, wishes: Wishes) -> Selection:
+    """What the paths and wishes mean; a path that leads nowhere is told at once and stops no other."""
     subjects: list[Subject] = []
     skipped = Counter[State]()
     for path in paths:
@@ -60,9 +58,7 @@ def select(
         except HwctlError as exc:
             if isinstance(exc, Usage):
                 raise
-            answer.fail(exc)
-            state = State.ABSENT if isinstance(exc, NotFound) else State.UNREADABLE
-            answer.result(missing_verdict(path, state, level, exc))
+            tally.miss(path, exc)
     return core.select(subjects, skipped)
 
 
@@ -75,10 +71,9 @@ def options(jobs: int | None, wait: float | None, timeout: float | None, rate: i
     )
 
 
-def check(answer: Answer, selection: Selection, level: Level, options: CheckOptions) -> None:
-    tally = Tally(answer, level, selection.skipped)
+def check(answer: Answer, tally: Tally, selection: Selection, level: Level, options: CheckOptions) -> None:
     total = sum(subject.artifact.bytes for subject in selection.subjects) if level is Level.FULL else None
     with answer.progress("verify", total) as progress:
         for verdict in core.verify(selection.subjects, level, replace(options, advance=progress.advance)):
             tally.add(verdict)
-    tally.close()
+    tally.close(selection.skipped)

@@ -115,7 +115,7 @@ def test_a_link_is_refused_by_name(
     for target in (pages, weights, base, artifact, tree(base), tmp_path / "nowhere", link):
         link.symlink_to(target)
         done = hwctl("verify", link)
-        assert (done.status, str(target) in done.err) == (12, True)
+        assert (done.status, str(target) in done.out) == (12, True)
         link.unlink()
 
 
@@ -377,3 +377,41 @@ def test_on_a_terminal_findings_stand_below_their_artifact(weights: Path) -> Non
     artifact.chmod(0o555)
     shown = on_a_terminal("verify", artifact, "--color", "never", status=65).splitlines()
     assert shown[:2] == [f"damaged {artifact}", "    missing-file READY.json: READY.json is missing"]
+
+
+def test_a_path_that_is_not_there_is_told_and_counted_like_an_absent_key(
+    hwctl: Run, weights: Path, tmp_path: Path
+) -> None:
+    """A PATH that leads nowhere, a link in place of a store, a key that is absent: none was checked."""
+    good = weights / "artifacts" / make_hostweights.key_of(0)
+    gone, key, link = tmp_path / "gone", weights / "artifacts" / ("0" * 64), tmp_path / "link"
+    link.symlink_to(weights)
+    metrics = tmp_path / "verify.prom"
+    done = hwctl("verify", good, gone, key, link, "--level", "size", "--metrics", metrics)
+    assert done.status == 12 and done.err == ""
+    assert sorted(done.out.splitlines()[:-1]) == [
+        f"absent {gone}: does not exist",
+        f"absent {key}: is absent",
+        f"unchecked {link}: is a symbolic link to {weights}; name its target instead",
+        f"valid {good}",
+    ]
+    assert done.out.splitlines()[-1] == "checked, sizes only, 4 artifacts: 1 valid, 2 absent, 1 unchecked"
+    assert 'hwctl_verify_artifacts{result="absent"} 2\n' in metrics.read_text()
+    assert 'hwctl_verify_artifacts{result="unchecked"} 1\n' in metrics.read_text()
+
+    told = hwctl("verify", good, gone, "--json")
+    assert (told.status, told.error["path"]) == (10, str(gone))
+    assert told.document["totals"] | {"artifacts": 2, "valid": 1, "absent": 1} == told.document["totals"]
+    alone = hwctl("verify", gone, "-q")
+    assert (alone.status, alone.err) == (10, "")
+    assert alone.out == f"absent {gone}: does not exist\nnothing was verified: 1 absent\n"
+
+
+def test_what_is_in_quarantine_is_not_to_be_quarantined_again(hwctl: Run, weights: Path) -> None:
+    folder = weights / "artifacts" / make_hostweights.key_of(0)
+    flip(folder / "model.safetensors")
+    assert "hwctl quarantine PATH" in hwctl("verify", folder).err
+    assert hwctl("quarantine", folder, "--reason", "a flipped bit", "--yes").status == 0
+    (aside,) = (weights / "quarantine").iterdir()
+    done = hwctl("verify", aside)
+    assert done.status == 65 and "hwctl quarantine PATH" not in done.err
