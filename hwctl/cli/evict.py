@@ -115,7 +115,7 @@ def evict(
     """
     from hwctl.cli.eviction import Wanted, evict_stores
     from hwctl.cli.metrics import destination
-    from hwctl.cli.outcomes import conduct, planned
+    from hwctl.cli.outcomes import conduct, in_one, planned
     from hwctl.cli.targets import Resolver
     from hwctl.core.evict import evict_one
     from hwctl.core.evict_plan import plan_named
@@ -149,7 +149,7 @@ def evict(
             steps = planned(
                 answer, entries, lambda entry: plan_named(entry, filters, words, other_users=other_users)
             )
-            conduct(answer, steps, evict_one, yes=yes, wait=wait)
+            conduct(answer, steps, in_one(evict_one), yes=yes, wait=wait)
         elif stores:
             past = None if older_than is None else int(older_than * 1e9)
             wanted = Wanted(max_size, min_free, past, keep, everything)

@@ -75,15 +75,18 @@ def evict_stores(
     foreseen = [outcome.step for made in plans for outcome in Walk(made).steps(foresee)]
     confirm(answer, foreseen, yes=yes, wait=wait)
     tally, deadline, short = Tally(answer), deadline_of(wait), []
-    for made in plans:
-        walk = Walk(made)
-        try:
-            for outcome in walk.steps(foresee) if answer.dry_run else evict(walk, deadline):
-                tally.add(outcome)
-        except HwctlError as exc:
-            answer.fail(exc)  # such as a rival at work: how the store stands is not known
-            continue
-        short += _account(answer, walk)
+    whole = sum(step.artifact.bytes for step in foreseen)
+    with answer.progress("evict", whole) as progress:
+        for made in plans:
+            walk = Walk(made)
+            try:
+                for outcome in walk.steps(foresee) if answer.dry_run else evict(walk, deadline):
+                    tally.add(outcome)
+                    progress.advance(outcome.step.artifact.bytes)
+            except HwctlError as exc:
+                answer.fail(exc)  # such as a rival at work: how the store stands is not known
+                continue
+            short += _account(answer, walk)
     words = [tally.close(), *short]
     if not tally.outcomes:
         words += [f"{made.store.root}: {rest}" for made in plans if (rest := _left_out(made))]
@@ -126,7 +129,8 @@ def _shortfall_fields(short: Shortfall) -> dict[str, object]:
 
 def _sentence(short: Shortfall) -> str:
     if short.measure is Measure.COUNT:
-        return f"{short.have} entries are left, {short.remainder} more than --keep {short.wanted}"
+        left = text.number(short.have, "entry is", "entries are")
+        return f"{left} left, {short.remainder} more than --keep {short.wanted}"
     have, wanted, rest = (text.size(size) for size in (short.have, short.wanted, short.remainder))
     if short.measure is Measure.FREE:
         return f"{have} free, {rest} less than the {wanted} wanted"

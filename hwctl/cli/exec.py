@@ -14,6 +14,8 @@ import typer
 from hwctl.cli import environment, exits, params, units
 from hwctl.cli.answer import Answer
 from hwctl.errors import Status, Usage, from_os_error
+from hwctl.fs.paths import real
+from hwctl.stores.base import Level
 
 if TYPE_CHECKING:
     from hwctl.core.exec import Holding
@@ -68,10 +70,14 @@ def exec_(
     lease taken in an init container therefore ends with it. Host weights and kt-int8 trees only: a held page
     would block the page cache's own program. --wait also waits for an artifact to become ready. When hwctl
     fails before the command runs the status is 125, and the error says why; 126 means that the command cannot
-    be executed, 127 that it is not found; after that the status is the command's own.
+    be executed, 127 that it is not found, 2 that hwctl was called wrongly; after that the status is the
+    command's own.
     """
     if not command:
         raise Usage("no COMMAND; write it after --")
+    named = [path, *(more or [])]
+    if more and any(":" in os.fspath(real(one.parent) / one.name) for one in named):
+        raise Usage("a path with a colon cannot be told apart in HWCTL_ARTIFACT_PATHS")
     with Answer(
         "exec", json=json, quiet=quiet, verbose=verbose, color=color, failure_exit=exits.EXEC_FAILED
     ) as answer:
@@ -80,12 +86,15 @@ def exec_(
         from hwctl.core.exec import holding
         from hwctl.stores.base import CheckOptions
 
-        named = [path, *(more or [])]
         targets = Resolver(answer, family, absent=True).named(named)
         if answer.status is Status.OK:
-            options = CheckOptions(jobs=params.default_jobs(jobs))
-            with holding(targets, level, options, deadline_of(wait)) as held:
-                _become(answer, held, command)
+            found = [target.artifact for target in targets if target.artifact is not None]
+            total = sum(artifact.bytes for artifact in found) if level is Level.FULL else None
+            with answer.progress("verify", total) as progress:
+                options = CheckOptions(jobs=params.default_jobs(jobs), advance=progress.advance)
+                with holding(targets, level, options, deadline_of(wait)) as held:
+                    progress.erase()  # what execs leaves no with-block
+                    _become(answer, held, command)
     return answer.exit_status
 
 
@@ -93,8 +102,6 @@ def _become(answer: Answer, held: Holding, command: Sequence[str]) -> None:
     """Replace this process by the command; returns only when that cannot be done."""
     fds = [*_inherited(), *held.hand_over()]
     paths = [os.fspath(artifact.path) for artifact in held.artifacts]
-    if len(paths) > 1 and any(":" in path for path in paths):
-        raise Usage("a path with a colon cannot be told apart in HWCTL_ARTIFACT_PATHS")
     told = {
         "HWCTL_ARTIFACT_PATH": paths[0],
         "HWCTL_ARTIFACT_PATHS": ":".join(paths),

@@ -15,7 +15,7 @@ from hwctl.cli.output import Style, Styled, Whole
 from hwctl.core.plan import Action, Outcome, Result, Step, Target, foresee, freed
 from hwctl.errors import Damaged, HwctlError, Status, Usage
 from hwctl.fs.locks import Deadline
-from hwctl.stores.base import Removed
+from hwctl.stores.base import Advance, Removed
 
 _STYLES = {
     Result.DONE: Style.GOOD,
@@ -146,22 +146,29 @@ def planned(answer: Answer, targets: Iterable[Target], plan: Callable[[Target], 
     return plans
 
 
-def conduct(
-    answer: Answer,
-    steps: Sequence[Step],
-    act: Callable[[Step, Deadline], Outcome],
-    *,
-    yes: bool,
-    wait: float | None,
-) -> None:
+Act = Callable[[Step, Deadline, Advance], Outcome]
+"""Carries a step out, and tells of the bytes of its entry as they are worked through."""
+
+
+def in_one(act: Callable[[Step, Deadline], Outcome]) -> Act:
+    """An act that does not read its entry, so that all of the bytes are told at its end."""
+
+    def told(step: Step, wait: Deadline, advance: Advance) -> Outcome:
+        outcome = act(step, wait)
+        advance(step.artifact.bytes)
+        return outcome
+
+    return told
+
+
+def conduct(answer: Answer, steps: Sequence[Step], act: Act, *, yes: bool, wait: float | None) -> None:
     """Show the plan, have it confirmed, carry it out step by step and sum up; a dry run only shows it."""
     confirm(answer, steps, yes=yes, wait=wait)
     tally, deadline = Tally(answer), deadline_of(wait)
-    whole = sum(step.artifact.allocated for step in steps)
+    whole = sum(step.artifact.bytes for step in steps)
     with answer.progress(answer.verb, whole) as progress:
         for step in steps:
-            tally.add(foresee(step) if answer.dry_run else act(step, deadline))
-            progress.advance(step.artifact.allocated)
+            tally.add(foresee(step) if answer.dry_run else act(step, deadline, progress.advance))
     answer.close_with(tally.close())
 
 
@@ -170,12 +177,15 @@ def confirm(answer: Answer, steps: Iterable[Step], *, yes: bool, wait: float | N
     acting = [step for step in steps if step.acts or _may_act_yet(step, wait)]
     if not acting or yes or answer.dry_run:
         return
-    for step in acting:
-        size = text.size(step.artifact.allocated)
-        answer.note(f"{step.action} {step.artifact.path} ({size}): {_model(step)}{step.reason}")
     size = text.size(sum(step.artifact.allocated for step in acting))
     what = text.number(len(acting), "entry", "entries")
-    answer.confirm(f"{_QUESTIONS[acting[0].action]} {what}, {size}?", yes=yes)
+    answer.confirm(f"{_QUESTIONS[acting[0].action]} {what}, {size}?", yes=yes, plan=list(map(_said, acting)))
+
+
+def _said(step: Step) -> str:
+    """A step of the plan, for whoever is asked about it."""
+    size = text.size(step.artifact.allocated)
+    return f"{step.action} {step.artifact.path} ({size}): {_model(step)}{step.reason}"
 
 
 def _model(step: Step) -> str:

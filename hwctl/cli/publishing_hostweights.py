@@ -48,10 +48,11 @@ def metadata(path: Path | None) -> FormatMetadata | None:
     if path is None:
         return None
     try:
-        return FormatMetadata(canonical.parse(read_document(path, limit=_FORMAT_METADATA_LIMIT).data).value)
+        found = canonical.parse(read_document(path, limit=_FORMAT_METADATA_LIMIT).data)
+        return FormatMetadata(canonical.validated(found.value))
     except OSError as exc:
         raise Usage(f"cannot read {path}: {exc.strerror or exc}", path=path) from exc
-    except canonical.BadDocument as exc:
+    except ValueError as exc:  # no JSON document, or one that not every reader can follow
         raise Usage(f"{path} {exc}", path=path) from exc
 
 
@@ -98,10 +99,10 @@ def tell(answer: Answer, result: PublishResult) -> None:
 
 def _measure(result: PublishResult, artifact: Artifact) -> str:
     """The size as inspect counts it, the two documents too; of a plan it is known of the tensors alone."""
-    size = text.size(artifact.bytes)
+    size, tensors = text.size(artifact.bytes), text.number(result.tensors, "tensor")
     if artifact.state is State.ABSENT:
-        return f"{result.tensors} tensors of {size} in {text.number(result.files, 'payload')}"
-    return f"{result.tensors} tensors, {size} in {text.number(artifact.files, 'file')}"
+        return f"{tensors} of {size} in {text.number(result.files, 'payload')}"
+    return f"{tensors}, {size} in {text.number(artifact.files, 'file')}"
 
 
 def _artifact(result: PublishResult) -> Artifact:

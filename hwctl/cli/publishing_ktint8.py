@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,18 +41,17 @@ class Wanted:
 def publish(answer: Answer, wanted: Wanted, jobs: int, wait: float) -> None:
     """Carry it out and tell."""
     with answer.progress("publish") as progress:
-        work = Work(jobs, deadline_of(wait), progress.advance, answer.dry_run)
-        published = _publish(wanted, work, progress.expect)
+        work = Work(jobs, deadline_of(wait), progress.advance, progress.expect, answer.dry_run)
+        published = _publish(wanted, work)
     _tell(answer, published)
 
 
-def _publish(wanted: Wanted, work: Work, expect: Callable[[int | None], None]) -> Publication:
+def _publish(wanted: Wanted, work: Work) -> Publication:
     source = settle(wanted.source)
     root = _tree(source)
     if root is None:
         target = _target(wanted)
         plan = core.plan_checkpoint(source, wanted.numa or 1, wanted.layers)
-        expect(plan.geometry.layer_bytes * len(plan.layers))
         return core.from_checkpoint(plan, target, work)
     if root.kind is Kind.STAGING:
         return _finish_staging(wanted, source, root, work)

@@ -83,10 +83,12 @@ def quarantine(
         raise Usage("either --reason TEXT (to set aside) or --restore NAME (to take back) is needed")
     if reason is not None and not paths:
         raise Usage("--reason needs the PATH of an artifact")
+    if paths and restore and all("/" in name for name in restore):
+        raise Usage(f"PATH says where a NAME is looked for; {restore[0]} is a path itself")
     with Answer(
         "quarantine", json=json, quiet=quiet, verbose=verbose, color=color, dry_run=dry_run
     ) as answer:
-        from hwctl.cli.outcomes import conduct, planned
+        from hwctl.cli.outcomes import conduct, in_one, planned
         from hwctl.cli.targets import Resolver
         from hwctl.core import quarantine as core
         from hwctl.stores.base import CheckOptions
@@ -98,7 +100,7 @@ def quarantine(
                 resolver.named(paths or []),
                 lambda target: core.plan(target, reason, words, other_users=other_users),
             )
-            conduct(answer, steps, core.set_aside, yes=yes, wait=wait)
+            conduct(answer, steps, in_one(core.set_aside), yes=yes, wait=wait)
         else:
             targets = _to_restore(answer, resolver, paths or [], restore or [])
             steps = planned(

@@ -94,7 +94,7 @@ def reclaim_stale(
         dry_run=dry_run,
         metrics=destination(metrics, "reclaim-stale"),
     ) as answer:
-        from hwctl.cli.outcomes import conduct, planned
+        from hwctl.cli.outcomes import conduct, in_one, planned
         from hwctl.cli.targets import Resolver
         from hwctl.core import reclaim_stale as core
         from hwctl.stores.base import StalePolicy
@@ -112,5 +112,5 @@ def reclaim_stale(
             lambda target: core.plan(target, selection, policy, words, sizes=sizes),
         )
         steps = [step for of_store in found for step in of_store]
-        conduct(answer, steps, partial(core.reclaim, policy), yes=yes, wait=wait)
+        conduct(answer, steps, in_one(partial(core.reclaim, policy)), yes=yes, wait=wait)
     return answer.exit_status

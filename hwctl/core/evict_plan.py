@@ -125,11 +125,23 @@ def plan_named(target: Target, filters: Filters, words: Sequence[str], *, other_
         return foreign(target, artifact, words)
     allowed = {State.QUARANTINED} if filters.quarantined else EVICTABLE | {State.QUARANTINED}
     if artifact.state not in allowed:
-        verb = "it is not quarantined" if filters.quarantined else "reclaim-stale judges such entries"
-        reason = f"its state is {artifact.state}: {verb}"
-        return Step(target.store, artifact, Action.KEEP, reason, status=Status.REFUSED)
+        reason, status = _not_evicted(artifact, filters)
+        return Step(target.store, artifact, Action.KEEP, reason, status=status)
     obstacle = target.store.removable(artifact)
     if obstacle is not None:
         return Step(target.store, artifact, Action.KEEP, obstacle, status=Status.REFUSED)
     users = in_use(target.store, artifact)
     return Step(target.store, artifact, Action.REMOVE, "named", status=Status.BUSY, in_use=users)
+
+
+def _not_evicted(artifact: Artifact, filters: Filters) -> tuple[str, Status]:
+    """Why an entry of such a state is not evicted, and what that means for whoever named it."""
+    if artifact.state is State.UNREADABLE:
+        return f"cannot be looked into: {artifact.reason}", Status.IO
+    if artifact.state is State.FOREIGN:
+        why = "it is not a store's own"
+    elif filters.quarantined:
+        why = "it is not quarantined"
+    else:
+        why = "reclaim-stale judges such entries"
+    return f"its state is {artifact.state}: {why}", Status.REFUSED

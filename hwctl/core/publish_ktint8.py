@@ -79,11 +79,13 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """How to go about it. ``wait`` bounds waiting for another process at the same run."""
+    """How to go about it. ``wait`` bounds waiting for another process at the same run; ``expect`` is told how
+    many bytes ``advance`` will tell of, once that is known."""
 
     jobs: int = 1
     wait: Deadline = field(default_factory=Deadline.now)
     advance: Advance = silent
+    expect: Advance = silent
     dry_run: bool = False
 
 
@@ -128,6 +130,7 @@ def from_checkpoint(plan: MoePlan, target: Target, work: Work) -> Publication:
     order = _order(target, plan.geometry, plan.layers, source_of(plan))
     crew = crew_of(plan, work.jobs)
     work = replace(work, jobs=crew.workers)
+    work.expect(plan.geometry.layer_bytes * len(plan.layers))
     with TensorReader(plan.checkpoint) as tensors, one_thread():
         return _publish(order, target, _converting(plan, tensors, crew.block), work)
 
@@ -157,6 +160,7 @@ def from_tree(path: Path, target: Target, parts: int | None, work: Work) -> Publ
             words = f"has {geometry.parts} parts; another part count needs the checkpoint"
             raise Refused(words, path=path)
         order = _order(target, geometry, tree.manifest.indices, tree.manifest.source or tree.identity)
+        work.expect(geometry.layer_bytes * len(order.layers))
         with one_thread():
             return _publish(order, target, tree.matrix, work, tree)
 
@@ -167,6 +171,7 @@ def from_staging(path: Path, run_id: str, expected: Expectation, work: Work) -> 
     Raises Busy, Refused while its producer may live, Damaged with every finding; it is unchanged then.
     """
     require_torch()
+    work.expect(_size(path))
     adoption = Adoption(expected, True, work.jobs, work.wait, work.advance, work.dry_run)
     adopted = publish_staging(path, run_id, adoption)
     published = adopted.published
@@ -177,6 +182,15 @@ def from_staging(path: Path, run_id: str, expected: Expectation, work: Work) -> 
         adopted.layers,
         None if published is None else published.manifest_sha256,
     )
+
+
+def _size(path: Path) -> int:
+    """The bytes of a tree, about; 0 where nobody can tell, which is for publishing to say."""
+    try:
+        with opened_dir(path.parent) as base_fd:
+            return space.usage(base_fd, path.name).bytes
+    except OSError:
+        return 0
 
 
 def source_of(plan: MoePlan) -> str:

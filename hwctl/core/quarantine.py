@@ -14,7 +14,7 @@ from hwctl.core.act import Deed, carry_out
 from hwctl.core.plan import Action, Outcome, Result, Step, Target, foreign, in_use, may_act
 from hwctl.errors import Busy, Damaged, HwctlError, NotFound, Refused, Status
 from hwctl.fs.locks import Deadline
-from hwctl.stores.base import Artifact, CheckOptions, Level, State, Store
+from hwctl.stores.base import Advance, Artifact, CheckOptions, Level, State, Store, silent
 
 _MAY_BE_SET_ASIDE = frozenset({State.READY, State.DENIED, State.DAMAGED, State.INCOMPLETE})
 _MAY_BE_RESTORED = frozenset({State.QUARANTINED, State.DENIED})
@@ -95,7 +95,7 @@ def plan_restore(target: Target, words: Sequence[str], *, other_users: bool = Fa
     return Step(target.store, artifact, Action.RESTORE, reason, status=Status.BUSY, in_use=users)
 
 
-def restore(options: CheckOptions, step: Step, wait: Deadline) -> Outcome:
+def restore(options: CheckOptions, step: Step, wait: Deadline, advance: Advance = silent) -> Outcome:
     """Verify the entry in full as it would stand once restored, and only then move it back.
 
     The check goes first and under its own shared lease: the exclusive one would be in its way. Whether
@@ -104,7 +104,8 @@ def restore(options: CheckOptions, step: Step, wait: Deadline) -> Outcome:
     if step.action is Action.KEEP:
         return carry_out(step, _restore, wait)
     try:
-        report = step.store.check(step.artifact, Level.FULL, replace(options, restoring=True))
+        checking = replace(options, advance=advance, restoring=True)
+        report = step.store.check(step.artifact, Level.FULL, checking)
     except HwctlError as exc:
         status = step.status if isinstance(exc, Busy) else exc.status
         result = Result.SKIPPED if isinstance(exc, Busy) else Result.FAILED

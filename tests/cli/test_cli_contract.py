@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -347,6 +348,37 @@ def test_progress_is_for_terminals_that_were_not_asked_to_be_quiet(slow: Path) -
     for words in (["-q"], ["--json"]):
         assert "\r" not in on_a_terminal("verify", slow, "--rate", "10MB", *words)
     assert "\r" not in run_hwctl.hwctl_("verify", slow).err
+
+
+def test_progress_is_where_bytes_are_read(tmp_path: Path) -> None:
+    """exec and --restore verify in full before anything else: what takes long is that."""
+    root = make_hostweights.make_store(tmp_path / "large")
+    folder = make_hostweights.make_artifact(root, 1, floats=1 << 26)
+    shown = on_a_terminal("exec", folder, "--", "echo", "here")
+    assert re.search(r"\r\x1b\[Kverify \[.*/s", shown)
+    assert shown.endswith("\r\x1b[Khere\n")
+    assert run_hwctl.hwctl_("quarantine", folder, "--reason", "a test", "-y").status == 0
+    (aside,) = (root / "quarantine").iterdir()
+    shown = on_a_terminal("quarantine", "--restore", aside, "-y")
+    assert re.search(r"\r\x1b\[Kquarantine \[.*of 256 MiB.*/s", shown)
+    assert folder.is_dir()
+
+
+def test_quiet_is_asked_with_the_plan_and_json_not_at_all(weights: Path) -> None:
+    key = make_hostweights.key_of(0)
+    folder = weights / "artifacts" / key
+    for words in (
+        ["evict", folder],
+        ["quarantine", folder, "--reason", "a test"],
+        ["evict", weights, "--all"],
+    ):
+        shown = on_a_terminal(*words, "-q", typed=b"n\n", status=12)
+        before, asked, _ = shown.partition("[y/N]")
+        assert asked and str(folder) in "".join(before.split()), shown
+        shown = on_a_terminal(*words, "--json", status=12)
+        assert "[y/N]" not in shown and "--json asks nobody; --yes says it in advance" in shown
+        assert len(shown.splitlines()) == 2  # the document, and the one error object
+    assert folder.is_dir()
 
 
 def test_a_person_is_asked_and_anything_but_yes_is_no(pages: Path) -> None:

@@ -37,6 +37,7 @@ class Scene:
         self.policy_of_a_later_version()
         self.tree = make_ktint8.make_ready(folder, "some-run")
         self.staging = make_ktint8.make_staging(folder, "half-run", process=make_ktint8.dead_process())
+        (self.store / "artifacts" / "zzz").write_text("a stranger")
         (folder / "loop").symlink_to("loop")
         (folder / "looped").mkdir()
         (folder / "looped" / "config.json").symlink_to("config.json")
@@ -184,6 +185,7 @@ MISTAKES: list[tuple[str, tuple[str, ...], int, str]] = [
     ("a unit in small letters", ("evict", "@store", "--max-size", "5gb"), 2, "5GiB (2^30) or 5GB (10^9)"),
     ("a size in two words", ("evict", "@store", "--max-size", "10", "KiB", "-y"), 2, "'KiB' is a unit"),
     ("a time in two words", ("inspect", "@store", "2", "d"), 2, "'d' is a unit"),
+    ("a stranger evicted", ("evict", "@store/artifacts/zzz", "-y"), 12, "it is not a store's own"),
     ("no limit for evict", ("evict", "@store"), 2, "--max-size"),
     ("a budget of zero", ("evict", "@store", "--max-size", "0"), 2, "zero is refused"),
     ("more free than there is", ("evict", "@store", "--min-free", "9999TiB", "-y"), 14, "store: --min-free"),
@@ -199,6 +201,13 @@ MISTAKES: list[tuple[str, tuple[str, ...], int, str]] = [
         10,
         "/store; name another store before --restore",
     ),
+    (
+        "a path as a name's store",
+        ("quarantine", "@gone", "--restore", "@artifact"),
+        2,
+        "PATH says where a NAME",
+    ),
+    ("a colon among paths", ("exec", "@artifact", "--with", "@a:b", "--", "true"), 2, "path with a colon"),
     ("no command", ("exec", "@artifact"), 2, "write it after --"),
     ("a command that is not there", ("exec", "@artifact", "--", "/nonexistent"), 127, "No such file"),
     ("a command that is none", ("exec", "@artifact", "--", "/etc/hostname"), 126, "cannot run"),
@@ -279,3 +288,23 @@ def test_somebody_elses_store(scene: Scene) -> None:
     run = hwctl_("evict", scene.store, "--all", "-y", uid=NOBODY)
     assert run.status == 15
     assert "permission denied" in run.err.lower()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make what its owner cannot look into")
+def test_what_cannot_be_looked_into_is_not_evicted(scene: Scene) -> None:
+    for folder in (scene.folder, scene.folder.parent, scene.folder.parent.parent):
+        folder.chmod(0o755)
+    for path in (scene.folder, scene.tree):
+        os.chown(path, NOBODY, NOBODY)
+    scene.tree.chmod(0)
+    run = hwctl_("evict", scene.tree, "-y", "--json", uid=NOBODY)
+    assert run.status == 15, run
+    assert run.results[0]["reason"].startswith("cannot be looked into: ")
+    assert scene.tree.is_dir()
+
+
+def test_one_is_not_many(scene: Scene) -> None:
+    new = scene.folder / "new"
+    planned = hwctl_("publish", "hostweights", "--from", scene.artifact, "--store", new, "-n")
+    done = hwctl_("publish", "hostweights", "--from", scene.artifact, "--store", new)
+    assert ": 1 tensor of " in planned.err and ": 1 tensor, " in done.err
