@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,8 @@ from hwctl.core.other_users import as_owner, eyes_of_root
 from hwctl.core.plan import NOTHING, Action, Outcome, Result, Step, kept
 from hwctl.errors import (
     Busy,
+    Damaged,
+    Finding,
     HwctlError,
     IoFailed,
     NoRoom,
@@ -23,6 +25,7 @@ from hwctl.errors import (
     Refused,
     Status,
     Unsupported,
+    Usage,
     from_os_error,
 )
 from hwctl.fs.locks import Deadline, Mode
@@ -146,7 +149,7 @@ def _failed(step: Step, exc: HwctlError | OSError) -> Outcome:
 # What a child that acts for another user reports, and the way back.
 
 _ERRORS: Mapping[int, type[HwctlError]] = {
-    kind.status: kind for kind in (NotFound, Refused, Unsupported, NoRoom, IoFailed)
+    kind.status: kind for kind in (Usage, NotFound, Refused, Unsupported, NoRoom, IoFailed, HwctlError)
 }
 
 
@@ -161,6 +164,7 @@ def record(outcome: Outcome) -> dict[str, object]:
         "moved_to": None if outcome.moved_to is None else str(outcome.moved_to),
         "error": None if error is None else [int(error.status), error.message, error.path, error.retryable],
         "details": {} if error is None else error.details,
+        "findings": [asdict(finding) for finding in error.findings] if isinstance(error, Damaged) else [],
         "gone": outcome.gone,
     }
 
@@ -175,15 +179,21 @@ def recorded(step: Step, report: Mapping[str, Any]) -> Outcome:
         Status(report["status"]),
         Removed(*report["removed"]),
         None if moved_to is None else Path(moved_to),
-        _error(report["error"], report["details"]),
+        _error(report["error"], report["details"], report["findings"]),
         report["gone"],
     )
 
 
-def _error(fields: Sequence[Any] | None, details: Mapping[str, object]) -> HwctlError | None:
+def _error(
+    fields: Sequence[Any] | None, details: Mapping[str, object], findings: Sequence[Mapping[str, Any]]
+) -> HwctlError | None:
     if fields is None:
         return None
     status, message, path, retryable = fields
     if status == Status.BUSY:
         return Busy(message, path=path, details=details)
-    return _ERRORS.get(status, IoFailed)(message, path=path, retryable=retryable, details=details)
+    if status == Status.DAMAGED:
+        damaged = Damaged(message, [Finding(**finding) for finding in findings], path=path)
+        damaged.details.update(details)
+        return damaged
+    return _ERRORS[status](message, path=path, retryable=retryable, details=details)

@@ -66,10 +66,13 @@ def as_owner(uid: int, gid: int, work: Callable[[], Iterable[Record]]) -> Iterat
     if pid == 0:
         _child(uid, gid, work, writer)
     os.close(writer)
-    code = 0
+    code, cut = 0, False
     try:
         with open(reader, "rb") as reports:
             for line in reports:
+                if not line.endswith(b"\n"):
+                    cut = True  # the child ended in the midst of it
+                    break
                 report = json.loads(line)
                 if _RAISED in report:
                     raise IoFailed(f"acting as uid {uid}: {report[_RAISED]}")
@@ -80,7 +83,7 @@ def as_owner(uid: int, gid: int, work: Callable[[], Iterable[Record]]) -> Iterat
         raise
     finally:
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    if code != 0:
+    if code != 0 or cut:
         raise IoFailed(f"the process that acted as uid {uid} ended with {code} before its work was done")
 
 
@@ -91,10 +94,11 @@ def _child(uid: int, gid: int, work: Callable[[], Iterable[Record]], writer: int
         os.setgroups([])
         os.setresgid(gid, gid, gid)
         os.setresuid(uid, uid, 0)
-        with open(writer, "wb", buffering=0) as reports:
+        with open(writer, "wb") as reports:
             try:
                 for record in work():
                     reports.write(_line(record))
+                    reports.flush()
             except Exception as exc:  # it has no other way to the parent, who raises it there
                 reports.write(_line({_RAISED: f"{type(exc).__name__}: {exc}"}))
         code = 0

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
+import stat
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -53,6 +56,37 @@ def test_the_child_acts_without_roots_rights_but_judges_with_them(tmp_path: Path
 
     (found,) = as_owner(NOBODY, NOBODY, lambda: [work()])
     assert found == {"acting": False, "judging": [0, "x", True], "after": NOBODY}
+
+
+@needs_root
+@pytest.mark.parametrize("code", [0, 1])
+def test_a_report_that_was_cut_off_is_told_as_could_not_find_out(code: int) -> None:
+    """A child that is killed leaves what it had written of a line."""
+    before = pipes()
+
+    def work() -> Iterator[dict[str, object]]:
+        yield {"step": 1}
+        (writer,) = pipes() - before
+        os.write(writer, b'{"step": 2, "res')
+        os._exit(code)
+
+    reports = as_owner(NOBODY, NOBODY, work)
+    assert next(reports) == {"step": 1}
+    with pytest.raises(IoFailed, match=f"ended with {code} before its work was done"):
+        next(reports)
+
+
+def pipes() -> set[int]:
+    """The descriptors of this process that are ends of pipes, and may be written to."""
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            writes = fcntl.fcntl(int(name), fcntl.F_GETFL) & os.O_ACCMODE == os.O_WRONLY
+            if writes and stat.S_ISFIFO(os.fstat(int(name)).st_mode):
+                found.add(int(name))
+        except OSError:
+            continue
+    return found
 
 
 @needs_root
