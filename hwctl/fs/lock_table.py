@@ -14,12 +14,22 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from hwctl.fs.liveness import command_of, pid_namespace, proc_stat, started_ns, uid_of
+from hwctl.fs.liveness import (
+    command_of,
+    in_initial_pid_namespace,
+    pid_namespace,
+    proc_stat,
+    started_ns,
+    uid_of,
+)
 from hwctl.fs.mounts import plain_devices
 from hwctl.fs.walk import Inode
 
 _READINGS = 8
 """How often the kernel's table is read before what changes all the time is taken as it is."""
+
+
+UNSEEN = "a process that is not visible here"
 
 
 class Mode(enum.Enum):
@@ -49,7 +59,7 @@ class Holder:
     def describe(self) -> str:
         """The holder as a clause of a sentence."""
         if self.pid is None:
-            return "a process that is not visible here"
+            return UNSEEN
         if self.command is None:
             return f"a child of pid {self.pid}, which has ended"
         told = [f"uid {self.uid}", self.command]
@@ -99,9 +109,13 @@ def parse_locks(raw: bytes) -> tuple[Entry, ...]:
 
 
 class LockTable:
-    """One reading of /proc/locks that answers for any number of files."""
+    """One reading of /proc/locks that answers for any number of files.
 
-    def __init__(self, entries: Iterable[Entry], plain: frozenset[int]) -> None:
+    Only a ``complete`` one shows every holder: it was read where every process has a pid.
+    """
+
+    def __init__(self, entries: Iterable[Entry], plain: frozenset[int], *, complete: bool = True) -> None:
+        self.complete = complete
         self._entries: dict[Inode, list[Entry]] = {}
         self._elsewhere: dict[int, list[Entry]] = {}
         self._plain = plain
@@ -112,7 +126,12 @@ class LockTable:
 
     @classmethod
     def read(cls) -> LockTable:
-        return cls(parse_locks(_steady()), plain_devices())
+        """Nobody is seen where the kernel has no table to show: in gVisor, or in a /proc of pids alone."""
+        try:
+            raw = _steady()
+        except OSError:
+            return cls((), frozenset(), complete=False)
+        return cls(parse_locks(raw), plain_devices(), complete=in_initial_pid_namespace())
 
     def entries(self, inode: Inode) -> tuple[Entry, ...]:
         """The granted locks of a file by its stat's (device, inode), without looking at the holders.

@@ -17,7 +17,7 @@ from pathlib import Path
 from hwctl.errors import Busy, Refused, from_os_error
 from hwctl.fs.deadline import Deadline
 from hwctl.fs.lock_file import open_lock_file, shown_path, still_named
-from hwctl.fs.lock_table import Entry, Holder, LockTable, Mode, holders, parse_locks
+from hwctl.fs.lock_table import UNSEEN, Entry, Holder, LockTable, Mode, holders, parse_locks
 from hwctl.fs.mounts import mount_of_fd
 from hwctl.fs.paths import DIRECTORY_FLAGS
 from hwctl.fs.walk import Inode, inode_of
@@ -226,7 +226,7 @@ def _busy(fd: int, shown: str, message: str | None = None, *, lost: bool = False
     found = LockTable.read().holders(inode_of(os.fstat(fd)))
     mine = os.getpid()
     others = [holder for holder in found if holder.pid != mine] or list(found)
-    who = ", ".join(holder.describe() for holder in others) or "a process that is not visible here"
+    who = ", ".join(holder.describe() for holder in others) or UNSEEN
     details: dict[str, object] = {"holders": [holder.as_dict() for holder in others]}
     if lost:
         details["lost"] = True

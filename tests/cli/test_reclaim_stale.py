@@ -114,7 +114,8 @@ def test_a_tree_that_exec_holds_is_kept_for_its_holder(tmp_path: Path) -> None:
         holder.kill()
         holder.wait()
     *_, reason = run.out.splitlines()[0].split("\t")
-    assert reason.startswith(f"live: leased by pid {holder.pid} (uid {os.getuid()}, sleep, running for ")
+    who = f"pid {holder.pid} (uid {os.getuid()}, sleep, running for "
+    assert reason.startswith(f"live: its root is locked by {who}")
     assert "gone" not in reason
     assert (run.status, named.status, path.exists()) == (0, 11, True)
     assert without.out == "nothing to do\n"

@@ -1,8 +1,8 @@
 """Whether an entry is the leftover of somebody who is dead, and how we know.
 
 A publisher holds the build lock for as long as it lives, a mover the exclusive artifact lock: a free lock is
-the proof. The pid in a name is only more evidence. What is planned on is seen in /proc/locks without taking
-anything; the proof that counts is the lock that reclaiming then takes.
+the proof. The pid in a name is only more evidence. What is planned on is seen without keeping any lock; the
+proof that counts is the lock that reclaiming then takes.
 """
 
 from __future__ import annotations
@@ -12,11 +12,8 @@ import stat
 import time
 from pathlib import Path
 
-from hwctl.errors import Busy, HwctlError
-from hwctl.fs.liveness import in_initial_pid_namespace, proc_stat
-from hwctl.fs.lock_table import LockTable, Mode
-from hwctl.fs.locks import Deadline, acquire
-from hwctl.fs.walk import inode_of
+from hwctl.fs.liveness import proc_stat
+from hwctl.fs.lock_holders import held_by_other
 from hwctl.stores.base import Artifact, Death, Staleness, StalePolicy, State
 from hwctl.stores.hostweights import layout
 from hwctl.stores.hostweights.layout import CLEANUP, INIT_LOCK, LOCKS, STICKY, WRITE_BITS, Place
@@ -25,7 +22,7 @@ from hwctl.stores.hostweights.store_root import StoreRoot
 
 
 def judge(root: StoreRoot, spot: Spot, artifact: Artifact, policy: StalePolicy) -> Staleness:
-    """The verdict on one entry. OSError passes through."""
+    """The verdict on one entry. OSError passes through; HwctlError when a lock cannot be asked."""
     what = _leftover(root, spot, artifact)
     if what is None:
         return Staleness(Death.NOT_STALE, (f"its state is {artifact.state}",))
@@ -71,14 +68,13 @@ def _is_half_moved(path: Path) -> bool:
 
 
 def _by_locks(root: StoreRoot, what: str, names: tuple[str, ...], pid: int | None) -> Staleness:
-    table = LockTable.read()
     evidence = [what]
     for name in names:
         # KEY.build.lock: whose it is says the entry that all this is about.
-        path, called = root.path / LOCKS / name, f"its {name.split('.')[-2]} lock"
+        called = f"its {name.split('.')[-2]} lock"
         try:
-            st = os.lstat(path)
-        except FileNotFoundError:
+            holder = held_by_other(root.path / LOCKS / name)
+        except (FileNotFoundError, NotADirectoryError):
             if name == names[0] and pid is not None and proc_stat(pid) is not None:
                 # Somebody removed the lock file: then a free name proves nothing about its holder.
                 return Staleness(
@@ -86,27 +82,10 @@ def _by_locks(root: StoreRoot, what: str, names: tuple[str, ...], pid: int | Non
                 )
             evidence.append(f"{called} is not there, so nobody holds it")
             continue
-        entries = table.entries(inode_of(st))
-        others = [entry.pid for entry in entries if entry.pid != os.getpid()]
-        if others:
-            return Staleness(Death.LIVE, (what, f"{called} is held by pid {others[0]}"))
-        if not entries and not in_initial_pid_namespace() and _is_held_unseen(path):
-            return Staleness(Death.LIVE, (what, f"{called} is held by a process that is not visible here"))
+        if holder is not None:
+            return Staleness(Death.LIVE, (what, f"{called} is held by {holder}"))
         evidence.append(f"{called} is free")
     if pid is not None:
         alive = proc_stat(pid) is not None
         evidence.append(f"pid {pid} is {'another process now' if alive else 'gone'}")
     return Staleness(Death.PROVEN, tuple(evidence))
-
-
-def _is_held_unseen(path: Path) -> bool:
-    """Ask the lock itself: /proc/locks leaves out holders from outside this pid namespace."""
-    try:
-        held = acquire(path, Mode.SHARED, Deadline.now())
-    except Busy:
-        return True
-    except HwctlError:
-        return True
-    if held is not None:
-        held.release()
-    return False

@@ -13,9 +13,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from hwctl.errors import Busy
 from hwctl.fs.liveness import Life, OpenFiles, User, in_initial_pid_namespace, uid_of
-from hwctl.fs.locks import Deadline, LockTable, Mode, acquire_dir
+from hwctl.fs.lock_holders import held_by_other
 from hwctl.fs.paths import opened_dir
 from hwctl.fs.walk import Inode, inode_of, walk_stats
 from hwctl.stores.base import Artifact, Death, Staleness, StalePolicy, State
@@ -43,31 +42,10 @@ def judge(artifact: Artifact, policy: StalePolicy, open_files: Callable[[], Open
         return Staleness(Death.NOT_STALE, (artifact.reason,) if artifact.reason else ())
     with opened_dir(artifact.path) as root_fd:
         kept_anyway = artifact.state is State.READY and not policy.ready
-        held = _held(root_fd) or (None if kept_anyway else _leased(root_fd))
-        if held is not None:
-            return Staleness(Death.LIVE, (held,))
+        holder = None if kept_anyway else held_by_other(".", root_fd)
+        if holder is not None:
+            return Staleness(Death.LIVE, (f"its root is locked by {holder}",))
         return judge(_Tree(artifact, root_fd, open_files), policy)
-
-
-def _held(root_fd: int) -> str | None:
-    """Who holds the lock on the root, None when it is free or this very process has it.
-
-    Asked by trying: /proc/locks does not show holders in other pid namespaces.
-    """
-    if any(entry.pid == os.getpid() for entry in LockTable.read().entries(inode_of(os.fstat(root_fd)))):
-        return None
-    try:
-        acquire_dir(root_fd, Mode.SHARED, Deadline.now()).release()
-    except Busy as exc:
-        return exc.message
-    return None
-
-
-def _leased(root_fd: int) -> str | None:
-    """Who shares the lock on the root, as hwctl exec does for its command; to try would shut others out."""
-    found = LockTable.read().holders(inode_of(os.fstat(root_fd)))
-    others = [holder.describe() for holder in found if holder.pid != os.getpid()]
-    return f"leased by {', '.join(others)}" if others else None
 
 
 @dataclass(frozen=True, slots=True)

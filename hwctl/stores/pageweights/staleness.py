@@ -10,8 +10,7 @@ import os
 import time
 
 from hwctl.errors import from_os_error
-from hwctl.fs.locks import LockTable
-from hwctl.fs.walk import inode_of
+from hwctl.fs.lock_holders import held_by_other
 from hwctl.stores.base import Artifact, Death, Staleness, StalePolicy, State
 from hwctl.stores.pageweights import layout
 from hwctl.stores.pageweights.layout import Kind, parse_name
@@ -35,16 +34,13 @@ def judge(root: Root, artifact: Artifact, policy: StalePolicy) -> Staleness:
         return _judge_library(root, artifact, policy)
     lock = layout.lock_name(name.prefix)
     try:
-        st = os.stat(lock, dir_fd=root.fd, follow_symlinks=False)
+        holder = held_by_other(lock, root.fd)
     except FileNotFoundError:
         return Staleness(Death.PROVEN, (why, "its page has no lock file, so nobody holds it"))
     except OSError as exc:
         raise from_os_error(exc, f"cannot look at {lock}", root.path / lock) from exc
-    mine = os.getpid()
-    others = [holder for holder in LockTable.read().holders(inode_of(st)) if holder.pid != mine]
-    if others:
-        who = ", ".join(holder.describe() for holder in others)
-        return Staleness(Death.LIVE, (f"its page is locked by {who}",))
+    if holder is not None:
+        return Staleness(Death.LIVE, (f"its page is locked by {holder}",))
     evidence = "nobody holds its page's lock, and whoever writes a page holds it"
     return Staleness(Death.PROVEN, (why, evidence))
 

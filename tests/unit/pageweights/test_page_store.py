@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import time
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import make_pageweights
+import private_mounts
 import pytest
 from holders import locked
 
@@ -57,8 +57,7 @@ def named(store: PageStore, path: Path) -> Artifact:
 
 @contextmanager
 def mounted_on(path: Path) -> Iterator[None]:
-    if subprocess.run(["mount", "--bind", path, path], capture_output=True).returncode:
-        pytest.skip("mounting is not allowed here")
+    private_mounts.mount("--bind", path, path)
     try:
         yield
     finally:
@@ -222,8 +221,8 @@ def test_restoring_over_an_orphan_of_the_same_key_moves_nothing(root: Path) -> N
 @pytest.mark.parametrize("stuck", ["*.receipt.json", "*.safetensors"])
 def test_a_page_is_set_aside_and_restored_whole_or_not_at_all(root: Path, stuck: str) -> None:
     """A file that something is mounted on cannot be renamed."""
-    if os.geteuid() != 0 or shutil.which("mount") is None:
-        pytest.skip("only root can mount")
+    if (reason := private_mounts.why_not()) is not None:
+        pytest.skip(reason)
     store = open_store(root)
     page = by_name(store)[locator(root, 0).name]
     before = sorted(path.name for path in root.glob(f"{page.key}*"))

@@ -1,0 +1,55 @@
+"""A writer outside the pid namespace of whoever judges: its lock is all that speaks for what it makes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import holders
+import make_hostweights
+import make_pageweights
+import pytest
+from run_hwctl import environment
+
+CONTAINER = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
+
+
+def reclaim(store: Path) -> list[dict[str, str]]:
+    """From inside a container, where /proc/locks does not show the holder."""
+    if shutil.which("unshare") is None or subprocess.run([*CONTAINER, "true"]).returncode:
+        pytest.skip("no pid namespace can be made here")
+    words = [sys.executable, "-P", "-m", "hwctl", "reclaim-stale", str(store), "-y", "--json"]
+    run = subprocess.run(
+        [*CONTAINER, *words], capture_output=True, text=True, env=environment(), timeout=60, check=True
+    )
+    results: list[dict[str, str]] = json.loads(run.stdout)["results"]
+    return results
+
+
+def held_page(tmp_path: Path) -> tuple[Path, Path, Path]:
+    root = make_pageweights.make_store(tmp_path / "cache")
+    leftover = make_pageweights.make_artifact(root, 0, locator=False)
+    make_pageweights.put_lock(root, 0)
+    return root, leftover, root / f".{make_pageweights.prefix_of(0)}.lock"
+
+
+def held_staging(tmp_path: Path) -> tuple[Path, Path, Path]:
+    root = make_hostweights.make_store(tmp_path / "store")
+    leftover = make_hostweights.make_staging(root, 0)
+    return root, leftover, root / "locks" / f"{make_hostweights.key_of(0)}.build.lock"
+
+
+@pytest.mark.parametrize("make", [held_page, held_staging])
+def test_a_writer_in_another_container_is_seen_by_its_lock(tmp_path: Path, make: object) -> None:
+    assert callable(make)
+    root, leftover, lock = make(tmp_path)
+    with holders.locked(lock, "exclusive"):
+        kept = reclaim(root)
+        assert {entry["outcome"] for entry in kept} == {"skipped"}
+        assert all("by a process that is not visible here" in entry["reason"] for entry in kept)
+        assert leftover.exists()
+    assert {entry["outcome"] for entry in reclaim(root)} == {"done"}
+    assert not leftover.exists()
