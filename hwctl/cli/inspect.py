@@ -28,9 +28,17 @@ _Paths = Annotated[
         show_default=False,
     ),
 ]
+_LISTED = [state.value for state in State if state not in (State.VANISHED, State.ABSENT)]
+"""What a scan can yield; the other two are of entries that were looked for."""
+
 _States = Annotated[
     list[State] | None,
-    typer.Option("--state", help="Only entries in this state; repeatable.", show_default=False),
+    typer.Option(
+        "--state",
+        metavar="STATE",
+        help=f"Only entries in this state ({', '.join(_LISTED)}); repeatable.",
+        show_default=False,
+    ),
 ]
 _Sort = Annotated[
     Sort, typer.Option("--sort", help="By key, by size (largest first), or by last use (oldest first).")

@@ -7,7 +7,7 @@ A command takes them by annotation, so help, man pages, completions and parsing 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -43,23 +43,30 @@ DryRun = Annotated[
     bool, typer.Option("--dry-run", "-n", help="Print the plan that would run; change nothing.")
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-Wait = Annotated[
-    float | None,
-    typer.Option(
+
+
+def _wait(unless_given: str) -> Any:
+    return typer.Option(
         "--wait",
         metavar="DURATION",
         parser=units.duration,
         envvar=environment.WAIT,
         show_default=False,
-        help="How long to wait for locks held by others.",
-    ),
-]
+        help=f"How long to wait for locks held by others; {unless_given} unless given.",
+    )
+
+
+Wait = Annotated[float | None, _wait("not at all")]
+PUBLISH_WAIT_SECONDS = 600.0
+PublishWait = Annotated[float | None, _wait("10min")]
+"""Who publishes joins another builder of the same, and so waits for it."""
 
 LevelOption = Annotated[
     Level, typer.Option("--level", help="How deep to look; each level includes the ones before.")
 ]
 
 # How the work goes about it.
+_MOST_JOBS = 8
 Jobs = Annotated[
     int | None,
     typer.Option(
@@ -68,7 +75,8 @@ Jobs = Annotated[
         parser=units.count,
         envvar=environment.JOBS,
         show_default=False,
-        help="How many files to work on at once; never changes the output.",
+        help=f"How many files to work on at once, which never changes the output; one per processor, at most"
+        f" {_MOST_JOBS}, unless given.",
     ),
 ]
 Timeout = Annotated[
@@ -139,7 +147,7 @@ Metrics = Annotated[
 
 
 def default_jobs(jobs: int | None) -> int:
-    """What ``--jobs`` says, else one per usable processor, at most eight."""
+    """What ``--jobs`` says, else one per usable processor, up to a point."""
     import os
 
-    return jobs if jobs is not None else min(8, len(os.sched_getaffinity(0)))
+    return jobs if jobs is not None else min(_MOST_JOBS, len(os.sched_getaffinity(0)))

@@ -25,8 +25,6 @@ Examples:
   hwctl publish hostweights --from ckpt --store /srv/weights --identity id.json --wait 1h
 """
 
-_WAIT_SECONDS = 600.0
-
 
 _From = Annotated[
     Path,
@@ -165,7 +163,7 @@ def publish_hostweights(
     jobs: params.Jobs = None,
     dry_run: params.DryRun = False,
     yes: params.Yes = False,
-    wait: params.Wait = None,
+    wait: params.PublishWait = None,
     json: params.Json = False,
     quiet: params.Quiet = False,
     verbose: params.Verbose = 0,
@@ -206,7 +204,7 @@ def publish_hostweights(
                 wanted=publishing.wanted(scope, domain_id, max_artifact_size, max_store_size, min_free),
                 work=Work(
                     params.default_jobs(jobs),
-                    _WAIT_SECONDS if wait is None else wait,
+                    params.PUBLISH_WAIT_SECONDS if wait is None else wait,
                     progress.advance,
                     progress.expect,
                 ),

@@ -17,8 +17,6 @@ EXAMPLES = """
   hwctl publish ktint8 --from /models/Qwen3-30B-A3B --persistent /srv/kt/qwen3  a store that stays
 """
 
-_WAIT_SECONDS = 600.0
-
 _From = Annotated[
     Path,
     typer.Option(
@@ -92,7 +90,7 @@ def publish_ktint8(
     jobs: params.Jobs = None,
     dry_run: params.DryRun = False,
     yes: params.Yes = False,
-    wait: params.Wait = None,
+    wait: params.PublishWait = None,
     json: params.Json = False,
     quiet: params.Quiet = False,
     verbose: params.Verbose = 0,
@@ -119,5 +117,7 @@ def publish_ktint8(
         from hwctl.cli.publishing_ktint8 import Wanted, publish
 
         wanted = Wanted(source, run_id, numa, layers, persistent, base)
-        publish(answer, wanted, params.default_jobs(jobs), _WAIT_SECONDS if wait is None else wait)
+        publish(
+            answer, wanted, params.default_jobs(jobs), params.PUBLISH_WAIT_SECONDS if wait is None else wait
+        )
     return answer.exit_status

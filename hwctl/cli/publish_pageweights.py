@@ -39,8 +39,6 @@ The seven fields of an authority:
   materializedDtype  torch's name of the weights' dtype, such as bfloat16
 """
 
-_WAIT_SECONDS = 600.0
-
 
 def _whole_number(text: str) -> int:
     if not text.isascii() or not text.isdecimal() or len(text) > 20:
@@ -135,7 +133,7 @@ def publish_pageweights(
     budget: _Budget = None,
     dry_run: params.DryRun = False,
     yes: params.Yes = False,
-    wait: params.Wait = None,
+    wait: params.PublishWait = None,
     json: params.Json = False,
     quiet: params.Quiet = False,
     verbose: params.Verbose = 0,
@@ -163,7 +161,7 @@ def publish_pageweights(
                 cache=cache.absolute(),
                 authority=wanted,
                 budget=budget,
-                wait=_WAIT_SECONDS if wait is None else wait,
+                wait=params.PUBLISH_WAIT_SECONDS if wait is None else wait,
                 advance=progress.advance,
                 expect=progress.expect,
                 words=sys.argv[1:],

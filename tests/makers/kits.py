@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Protocol
 
@@ -52,7 +52,7 @@ class Kit(Protocol):
         """What a dead producer leaves; the path that names it."""
         ...
 
-    def at_work(self, number: int) -> contextmanager[Path]:
+    def at_work(self, number: int) -> AbstractContextManager[Path]:
         """What a living producer is making meanwhile."""
         ...
 

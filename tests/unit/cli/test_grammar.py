@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hwctl.cli.app import tree
 from hwctl.cli.grammar import Entry, Param, _sections
-from hwctl.cli.help import page
+from hwctl.cli.help import label, page
 
 COMMON = {"--json", "--quiet", "--verbose", "--color", "--family", "--help"}
 WRITERS = {"quarantine", "reclaim-stale", "evict"}
@@ -74,3 +74,22 @@ Examples:
     assert environment.title == "Environment of COMMAND"
     assert environment.entries == (Entry("HWCTL_X", "what it is, and more of it"),)
     assert examples.entries == (Entry("hwctl a --b c", "why"), Entry("hwctl d", ""))
+
+
+def test_a_term_leaves_room_in_its_line() -> None:
+    """A list of words that fills lines belongs in the help of an option; completion has it all the same."""
+    for verb in tree().walk():
+        for param in verb.params:
+            assert len(label(param)) < 50, (verb.name, param.names)
+    (inspect,) = (verb for verb in tree().verbs if verb.path[-1] == "inspect")
+    (state,) = (param for param in inspect.params if "--state" in param.names)
+    assert state.value == "STATE" and {"ready", "absent"} <= set(state.choices)
+    assert "unreadable" in state.help and "absent" not in state.help
+
+
+def test_defaults_that_are_no_constants_are_said() -> None:
+    for verb in tree().walk():
+        for param in verb.params:
+            if {"--jobs", "--wait"} & set(param.names):
+                assert "unless given" in param.help, (verb.name, param.names)
+                assert ("10min" in param.help) == (verb.path[1] == "publish" and "--wait" in param.names)
