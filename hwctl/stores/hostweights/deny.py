@@ -25,7 +25,7 @@ def is_denied(root: StoreRoot, key: str) -> bool:
     """Whether a marker exists, in any form: a file, a dangling link, a directory. OSError passes through."""
     try:
         os.lstat(root.path / DENY / deny_name(key))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
     return True
 
@@ -57,12 +57,12 @@ def write_marker(root: StoreRoot, key: str, stage: str, reason: str, message: st
 
 def remove_marker(root: StoreRoot, key: str) -> bool:
     """Lift a denial, durably; False when there was none."""
-    with root.folder(DENY) as folder:
-        try:
+    try:
+        with root.folder(DENY) as folder:
             os.unlink(deny_name(key), dir_fd=folder)
-        except FileNotFoundError:
-            return False
-        sync_dir(folder)
+            sync_dir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
     return True
 
 

@@ -100,6 +100,6 @@ def _take(root: StoreRoot, name: str, mode: Mode, deadline: Deadline, *, create:
         with root.folder(LOCKS) as folder:
             return acquire(name, mode, deadline, dir_fd=folder, create=create, file_mode=LOCK_MODE)
     except OSError as exc:
-        if exc.errno == errno.ENOENT and not create:
-            return None  # the folder of locks is missing: there is nothing to lock
+        if exc.errno in (errno.ENOENT, errno.ENOTDIR) and not create:
+            return None  # there is no folder of locks, so there is nothing to lock
         raise from_os_error(exc, f"cannot open {root.path / LOCKS}", root.path / LOCKS) from exc

@@ -174,7 +174,7 @@ class HostWeightStore:
         """Stamp the lock file; another user's store keeps its clock to itself."""
         spot = self._spot(artifact)
         if spot.key is not None:
-            with suppress(FileNotFoundError, PermissionError):
+            with suppress(FileNotFoundError, NotADirectoryError, PermissionError):
                 os.utime(leases.lock_path(self._root, spot.key), follow_symlinks=False)
 
     def set_aside(self, artifact: Artifact, reason: str) -> Artifact:

@@ -67,7 +67,7 @@ class Survey:
         folder = self._root.path / place.value
         try:
             spots = [spot_in(place, name) for name in os.listdir(folder)]
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as exc:
             raise from_os_error(exc, f"cannot list {folder}", folder) from exc
@@ -88,7 +88,7 @@ class Survey:
         path = spot.path(self._root.path)
         try:
             parent = open_dir(path.parent)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as exc:
             raise from_os_error(exc, f"cannot open {path.parent}", path.parent) from exc
@@ -169,7 +169,7 @@ class Survey:
             return size.newest_ns or None
         try:
             locked = os.lstat(self._root.path / LOCKS / artifact_lock(spot.key)).st_mtime_ns
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             locked = 0
         return max(look.ready_ns or 0, locked) or None
 

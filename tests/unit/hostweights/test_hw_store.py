@@ -9,6 +9,7 @@ import shutil
 import stat
 import subprocess
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import make_hostweights
@@ -16,7 +17,7 @@ import pytest
 
 from hwctl.errors import Busy, IoFailed, NoRoom, NotFound, Refused
 from hwctl.fs.locks import Deadline, Mode
-from hwctl.stores.base import Artifact, CheckOptions, Level, State
+from hwctl.stores.base import Artifact, CheckOptions, Death, Level, StalePolicy, State
 from hwctl.stores.hostweights import leases, moves
 from hwctl.stores.hostweights.locating import recognise
 from hwctl.stores.hostweights.store import HostWeightStore, open_store
@@ -148,6 +149,41 @@ def test_a_store_with_one_marker_missing_is_still_one(store: HostWeightStore, mi
     assert recognise(store.root) is not None
     put_path = make_hostweights.make_artifact(store.root, 0, locks=False)
     assert [row.path for row in open_store(store.root).scan()] == [put_path]
+
+
+@pytest.mark.parametrize("folder", ["tmp", "quarantine", "deny", "locks"])
+def test_a_file_in_place_of_a_folder_is_a_finding_of_every_artifact(
+    store: HostWeightStore, folder: str
+) -> None:
+    path = put(store)
+    shutil.rmtree(store.root / folder)
+    (store.root / folder).write_text("no folder")
+    store = open_store(store.root)
+    artifact = the(store)
+    assert (artifact.path, artifact.state) == (path, State.READY)
+    assert store.look(artifact) == artifact
+    assert store.stale(artifact, StalePolicy()).death is Death.NOT_STALE
+    with store.lease(artifact, Mode.SHARED, Deadline.now()) as lease:
+        assert bool(lease.locks) is (folder != "locks")
+    report = store.check(artifact, Level.FULL, CheckOptions())
+    assert [(found.code, found.file) for found in report.findings] == [
+        ("not-a-directory", str(store.root / folder))
+    ]
+    store.mark_used(artifact)
+
+
+@pytest.mark.parametrize("spoil", [Path.touch, Path.exists])
+def test_without_a_folder_of_markers_there_is_none_to_lift(
+    store: HostWeightStore, spoil: Callable[[Path], object]
+) -> None:
+    put(store)
+    artifact = the(store)
+    (store.root / "deny").rmdir()
+    spoil(store.root / "deny")
+    with store.lease(artifact, Mode.EXCLUSIVE, Deadline.now()):
+        aside = store.set_aside(artifact, "why")
+        assert store.restore(aside).state is State.READY
+        assert store.remove(artifact).files == 3
 
 
 def test_times_come_from_manifest_marker_and_lock(store: HostWeightStore) -> None:
