@@ -38,14 +38,10 @@ class Staging:
         self.tmp_fd = tmp_fd
         os.mkdir(self.name, DIRECTORY_MODE, dir_fd=tmp_fd)
         try:
-            self.fd = open_dir(self.name, dir_fd=tmp_fd)
+            self.fd, self.inode = _opened(self.name, tmp_fd)
         except BaseException:
             os.rmdir(self.name, dir_fd=tmp_fd)
             raise
-        st = os.fstat(self.fd)
-        self.inode: Inode = inode_of(st)
-        if stat.S_IMODE(st.st_mode) != DIRECTORY_MODE:  # the umask took something away
-            os.fchmod(self.fd, DIRECTORY_MODE)
 
     def seal(self, sealed: Sealed) -> None:
         """Write the manifest, then the marker that makes it whole, then sync the directory."""
@@ -73,9 +69,8 @@ class Staging:
         """
         if not self._is_there():
             return
-        held = None
         try:
-            held = leases.replacing(self._root, self.key, Deadline(0.0))
+            held = leases.replacing(self._root, self.key, Deadline.now())
         except HwctlError:
             held = None
         try:
@@ -90,3 +85,16 @@ class Staging:
         except FileNotFoundError:
             return False
         return True
+
+
+def _opened(name: str, tmp_fd: int) -> tuple[int, Inode]:
+    """The descriptor of a directory just made, with the modes that the umask may have taken away."""
+    fd = open_dir(name, dir_fd=tmp_fd)
+    try:
+        st = os.fstat(fd)
+        if stat.S_IMODE(st.st_mode) != DIRECTORY_MODE:
+            os.fchmod(fd, DIRECTORY_MODE)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd, inode_of(st)

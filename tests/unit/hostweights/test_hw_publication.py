@@ -21,6 +21,7 @@ from hwctl.stores.hostweights.build import cleanup, get_or_build
 from hwctl.stores.hostweights.identity import Identity
 from hwctl.stores.hostweights.lookup import lookup
 from hwctl.stores.hostweights.publication import Publication, publish
+from hwctl.stores.hostweights.staging import Staging
 from hwctl.stores.hostweights.store_root import StoreRoot
 from hwctl.stores.hostweights.verdict import Outcome, failure_of
 from hwctl.stores.hostweights.writer import ArtifactWriter, Producer
@@ -396,3 +397,21 @@ def test_the_steps_are_in_the_order_of_the_format(
         "sync deny",
         "sync artifacts",
     ]
+
+
+def test_a_staging_directory_that_cannot_have_its_modes_is_gone(
+    root: StoreRoot, identity: Identity, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_fd: int, _mode: int) -> None:
+        raise OSError(errno.EIO, "broken")
+
+    with root.folder("tmp") as tmp:
+        before = os.listdir("/proc/self/fd")
+        umask = os.umask(0o100)
+        monkeypatch.setattr(os, "fchmod", broken)
+        try:
+            with pytest.raises(OSError, match="broken"):
+                Staging(root, tmp, identity.key)
+        finally:
+            os.umask(umask)
+        assert (names(root, "tmp"), os.listdir("/proc/self/fd")) == ([], before)
