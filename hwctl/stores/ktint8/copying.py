@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from hwctl.errors import Finding, NotFound, from_os_error
 from hwctl.fs.digest import ShortRead
 from hwctl.fs.locks import Deadline, Mode, acquire_dir
-from hwctl.fs.paths import open_dir, open_regular, opened_dir
+from hwctl.fs.paths import open_regular, opened_dir
 from hwctl.fs.walk import inode_of
 from hwctl.stores.ktint8 import layout, roots
 from hwctl.stores.ktint8.checks import half_consumed, plan_of, require_known_schema, unsound
@@ -41,21 +41,24 @@ def opened_source(path: Path, wait: Deadline) -> Iterator[TreeSource]:
     root = None if found is None else found[1]
     if root is None or root.kind not in (Kind.EPHEMERAL, Kind.PERSISTENT):
         raise NotFound("is no ready or persistent kt-int8 tree", path=path)
-    try:
-        root_fd = open_dir(path)
-    except FileNotFoundError as exc:
-        raise NotFound("is absent", path=path) from exc
-    except OSError as exc:
-        raise from_os_error(exc, "cannot open it", path) from exc
-    try:
-        with acquire_dir(root_fd, Mode.SHARED, wait):
+    with ExitStack() as held:
+        try:
+            root_fd = held.enter_context(opened_dir(path))
+        except FileNotFoundError as exc:
+            raise NotFound("is absent", path=path) from exc
+        except OSError as exc:
+            raise from_os_error(exc, "cannot open it", path) from exc
+        try:
+            held.enter_context(acquire_dir(root_fd, Mode.SHARED, wait))
             if inode_of(os.lstat(path)) != inode_of(os.fstat(root_fd)):
                 raise NotFound("was consumed or removed meanwhile", path=path)
-            yield _sound(path, root, root_fd)
-    except FileNotFoundError as exc:
-        raise NotFound("was consumed or removed meanwhile", path=path) from exc
-    finally:
-        os.close(root_fd)
+            tree = _sound(path, root, root_fd)
+        except FileNotFoundError as exc:
+            raise NotFound("was consumed or removed meanwhile", path=path) from exc
+        except OSError as exc:
+            raise from_os_error(exc, "cannot look into it", path) from exc
+        # Outside of what is caught: what the caller does with the tree goes wrong elsewhere.
+        yield tree
 
 
 def _sound(path: Path, root: Root, root_fd: int) -> TreeSource:
@@ -94,15 +97,21 @@ class TreeSource:
     def matrix(self, layer: int, expert: int, projection: Projection) -> Iterator[Piece]:
         """Every piece of both files of a matrix in every part.
 
-        Raises Damaged when its bytes break a content rule or a file changed its size, IoFailed.
+        Raises Damaged when its bytes break a content rule, NotFound when somebody who takes no lock has
+        begun to consume it, IoFailed.
         """
         folder = layout.layer_dir(layer)
-        with opened_dir(folder, dir_fd=self._root_fd) as layer_fd:
-            for part in range(self.manifest.geometry.parts):
-                with opened_dir(layout.part_dir(part), dir_fd=layer_fd) as part_fd:
-                    yield from self._pair(
-                        part_fd, f"{folder}/{layout.part_dir(part)}", part, expert, projection
-                    )
+        try:
+            with opened_dir(folder, dir_fd=self._root_fd) as layer_fd:
+                for part in range(self.manifest.geometry.parts):
+                    with opened_dir(layout.part_dir(part), dir_fd=layer_fd) as part_fd:
+                        yield from self._pair(
+                            part_fd, f"{folder}/{layout.part_dir(part)}", part, expert, projection
+                        )
+        except FileNotFoundError as exc:
+            raise NotFound("was consumed or removed meanwhile", path=self.path) from exc
+        except OSError as exc:
+            raise from_os_error(exc, f"cannot read layer {layer}", self.path) from exc
 
     def _pair(
         self, part_fd: int, folder: str, part: int, expert: int, projection: Projection
