@@ -79,6 +79,8 @@ def wanted(
 def tell(answer: Answer, result: PublishResult) -> None:
     for name in result.unused:
         answer.warn(f"{name} lies beside the index and is not named by it; it was left out")
+    if result.part_of > 1:
+        answer.warn(f"the source is one of {result.part_of} shards; the others are not in the artifact")
     if result.unsound is not None:
         became = "will be set aside" if result.set_aside is None else f"was set aside: {result.set_aside}"
         answer.warn(f"the artifact that was there was not sound ({result.unsound}) and {became}")

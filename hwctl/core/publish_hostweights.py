@@ -37,10 +37,12 @@ from hwctl.stores.hostweights.layout import ARTIFACTS
 from hwctl.stores.hostweights.locating import recognise
 from hwctl.stores.hostweights.lookup import examine_key
 from hwctl.stores.hostweights.opening import Wanted, open_root
+from hwctl.stores.hostweights.publishable import require_publishable
 from hwctl.stores.hostweights.records import Manifest
 from hwctl.stores.hostweights.store_root import StoreRoot, look_at_root
 from hwctl.stores.hostweights.tensors import plan_payloads
 from hwctl.stores.hostweights.verdict import Outcome
+from hwctl.weights.checkpoint import open_checkpoint
 
 _DOCUMENTS = 3
 """The artifact's directory, its manifest and its marker."""
@@ -84,8 +86,8 @@ class PublishResult:
     """Where the artifact is, or will be. ``bytes`` is the size of its tensors, ``files`` counts its payloads.
 
     ``manifest_sha256`` is None for a plan. ``unused`` names weight files of the source that its index
-    leaves out. ``unsound`` says what was wrong with an artifact that stood in the way, and ``set_aside``
-    where it was moved; a plan knows only the first.
+    leaves out, ``part_of`` is more than 1 for a single shard of so many. ``unsound`` says what was wrong
+    with an artifact that stood in the way, and ``set_aside`` where it was moved; a plan knows only the first.
     """
 
     outcome: Publishing
@@ -97,6 +99,7 @@ class PublishResult:
     tensors: int
     manifest_sha256: str | None = None
     unused: tuple[str, ...] = ()
+    part_of: int = 1
     unsound: str | None = None
     set_aside: Path | None = None
 
@@ -158,19 +161,27 @@ def foresee(request: Request) -> PublishResult:
 def _opened(request: Request) -> AbstractContextManager[Material]:
     """The material, after everything that can be refused by looking at the two places."""
     store = real(request.store)
-    _require_apart(request.source, store)
+    _require_apart(request.source, real(request.source), store)
     _require_owner(store, request.words)
+    if store.is_dir():
+        require_publishable(look_at_root(store))
     match = recognise(real(request.source))
     if match is None:
-        return from_checkpoint(request.source, request.naming, request.format_metadata, request.work)
+        checkpoint = open_checkpoint(request.source)
+        if request.source.is_dir():  # of a snapshot, the weights lie in another folder
+            for folder in {shard.path.parent for shard in checkpoint.shards}:
+                _require_apart(folder, folder, store)
+        return from_checkpoint(checkpoint, request.naming, request.format_metadata, request.work)
     if request.naming != Naming():
         raise Usage(f"{request.source} is an artifact and brings its own identity", path=request.source)
     return from_artifact(match, request.format_metadata, request.work)
 
 
-def _require_apart(source: Path, store: Path) -> None:
-    """PUB-01: neither may lie inside the other, else a source would be overwritten while it is read."""
-    origin = real(source)
+def _require_apart(source: Path, origin: Path, store: Path) -> None:
+    """PUB-01: neither may lie inside the other, else a source would be overwritten while it is read.
+
+    ``origin`` is where ``source`` really lies.
+    """
     if origin == store or (origin.is_dir() and store.is_relative_to(origin)):
         raise Refused(f"the store {store} lies inside the source {source}", path=store)
     if origin.is_relative_to(store):
@@ -214,11 +225,11 @@ def _sound(seen: Examination | None) -> tuple[Manifest, str] | None:
 
 def _require_same(root: StoreRoot, material: Material, request: Request) -> None:
     """Refuse when the artifact that is there holds other content than the source (PUB-12)."""
-    if material.settled and request.format_metadata is None:
-        return
     there = _sound(_seen(root, material, Level.MARKER))
     if there is None:
         return  # denied since it was looked up; the next run replaces it
+    if material.settled and request.format_metadata is None and _declares(there[0], material):
+        return
     path = root.path / ARTIFACTS / material.publication.identity.key
     manifest, _digest = there
     existing, new = manifest.artifact_content_sha256, material.content(request.work)
@@ -241,6 +252,13 @@ def _require_same(root: StoreRoot, material: Material, request: Request) -> None
         )
 
 
+def _declares(manifest: Manifest, material: Material) -> bool:
+    """Whether the tensors are the source's, as far as it shows without reading them. An identity that its
+    publisher vouched for (--trust-identity) may stand over others."""
+    theirs = {(entry.name, entry.dtype, tuple(entry.shape)) for entry in manifest.tensors}
+    return theirs == {(spec.name, spec.dtype, spec.shape) for spec in material.publication.tensors}
+
+
 def _result(
     store: Path, material: Material, outcome: Publishing, manifest_sha256: str | None
 ) -> PublishResult:
@@ -256,4 +274,5 @@ def _result(
         len(specs),
         manifest_sha256,
         material.unused,
+        material.part_of,
     )

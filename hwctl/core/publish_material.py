@@ -22,6 +22,7 @@ from hwctl.stores.base import Advance, CheckOptions, Level, Match, silent
 from hwctl.stores.hostweights import leases
 from hwctl.stores.hostweights.derived import (
     PRODUCER,
+    SourceFile,
     derive_identity,
     promised_contract,
     tensor_contract,
@@ -34,7 +35,7 @@ from hwctl.stores.hostweights.publication import Publication
 from hwctl.stores.hostweights.records import Manifest
 from hwctl.stores.hostweights.store_root import look_at_root
 from hwctl.stores.hostweights.tensors import TensorSpec
-from hwctl.weights.checkpoint import Checkpoint, open_checkpoint
+from hwctl.weights.checkpoint import Checkpoint
 from hwctl.weights.shards import Shard, open_shard
 from hwctl.weights.tensor_reader import TensorReader
 
@@ -96,6 +97,7 @@ class Material:
     settled: bool
     content_sha256: str | None = None
     unused: tuple[str, ...] = ()
+    part_of: int = 1
 
     @property
     def bytes(self) -> int:
@@ -113,34 +115,56 @@ class Material:
 
 @contextmanager
 def from_checkpoint(
-    path: Path, naming: Naming, metadata: FormatMetadata | None, work: Work
+    checkpoint: Checkpoint, naming: Naming, metadata: FormatMetadata | None, work: Work
 ) -> Iterator[Material]:
-    """A checkpoint. Raises Damaged with all findings when it is not whole, before anything is written."""
-    checkpoint = open_checkpoint(path)
+    """A checkpoint that was opened. Raises Damaged when a file is not what its name promises, Refused when
+    the identity that was given is not the tensors'."""
     specs = specs_of(checkpoint)
-    identity = naming.identity
-    if identity is not None:
-        _require_contract(identity, specs, trust=naming.trust_identity)
+    given = naming.identity
+    # hwctl's own identities follow from the files, and so have to fit them.
+    settled = given is None or (_is_own(given) and not naming.trust_identity)
+    if given is not None and not settled:
+        _require_contract(given, specs, trust=naming.trust_identity)
     total = sum(shard.size for shard in checkpoint.shards)
-    promised = any(shard.blob_digest is not None for shard in checkpoint.shards)
-    hashing = identity is None or promised
+    hashing = settled or any(shard.blob_digest is not None for shard in checkpoint.shards)
     work.expect(total, *(("hashing", "writing") if hashing else ()))
     files = digest_sources(checkpoint, jobs=work.jobs, advance=work.advance) if hashing else ()
-    if identity is None:
-        identity = derive_identity(
-            naming.model_id or checkpoint.model_id,
-            naming.revision or checkpoint.revision,
-            files,
-            (spec.dtype for spec in specs),
-        )
+    identity = _derived(checkpoint, naming, files, specs) if given is None or settled else given
     publication = Publication(identity, specs, {} if metadata is None else metadata.value)
     with TensorReader(checkpoint) as reader:
-        yield Material(publication, reader, settled=naming.identity is None, unused=checkpoint.unused)
+        yield Material(publication, reader, settled, None, checkpoint.unused, checkpoint.part_of)
+
+
+def _is_own(identity: Identity) -> bool:
+    return identity.producer.producer_id == PRODUCER.producer_id
+
+
+def _derived(
+    checkpoint: Checkpoint, naming: Naming, files: Sequence[SourceFile], specs: Sequence[TensorSpec]
+) -> Identity:
+    """The identity that follows from these very files; one that was given has to be it."""
+    given = naming.identity
+    names = (
+        naming if given is None else Naming(model_id=given.source.model_id, revision=given.source.revision)
+    )
+    derived = derive_identity(
+        names.model_id or checkpoint.model_id,
+        names.revision or checkpoint.revision,
+        files,
+        (spec.dtype for spec in specs),
+    )
+    if given is not None and given.key != derived.key:
+        raise Refused(
+            f"the identity is of another checkpoint: its key is {given.key}, these files have {derived.key}; "
+            "--trust-identity takes it all the same",
+            details={"code": "other-checkpoint", "expected": given.key, "actual": derived.key},
+        )
+    return derived
 
 
 def _require_contract(identity: Identity, specs: Sequence[TensorSpec], *, trust: bool) -> None:
     """Another producer's identity makes claims about the tensors; a checkpoint has to bear them out."""
-    if trust or identity.producer.producer_id == PRODUCER.producer_id:
+    if trust:
         return
     promised, actual = promised_contract(identity), tensor_contract(specs)
     if promised == actual:

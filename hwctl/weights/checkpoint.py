@@ -23,6 +23,7 @@ from hwctl.weights.checkpoint_index import (
     missing_numbers,
     parse_index,
     parse_object,
+    series_of,
 )
 from hwctl.weights.shards import Shard, follow, open_shard
 
@@ -39,7 +40,8 @@ class Checkpoint:
 
     ``weight_map`` says in which shard (by name) each tensor lies. ``model_id`` and ``revision`` come from a
     snapshot's path, else they are the folder's name and ``local``. ``config`` is config.json, None without
-    one. ``unused`` names weight files in the folder that the index leaves out.
+    one. ``unused`` names weight files in the folder that the index leaves out. ``part_of`` is 1, or how many
+    shards there are where one was named by itself: half a model looks whole to its loader (PUB-10).
     """
 
     path: Path
@@ -49,6 +51,7 @@ class Checkpoint:
     revision: str
     config: Mapping[str, object] | None
     unused: tuple[str, ...] = ()
+    part_of: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +78,10 @@ def open_checkpoint(path: Path) -> Checkpoint:
         raise from_os_error(exc, "cannot read the checkpoint", path) from exc
     wanted = place.names if weight_map is None else tuple(sorted(set(weight_map.values())))
     shards, findings = _open_shards(place.folder, wanted)
+    absent: Sequence[str] = ()
     if weight_map is None or place.index is None:
-        if not place.one_file:
-            findings += _absent(missing_numbers(wanted))
-        findings += judge_names(shards)
+        absent = () if place.one_file else missing_numbers(wanted)
+        findings += _absent(absent) + judge_names(shards)
         weight_map = {tensor: shard.name for shard in shards for tensor in shard.header.by_name}
     else:
         findings += judge_index(weight_map, shards, place.index)
@@ -88,10 +91,11 @@ def open_checkpoint(path: Path) -> Checkpoint:
     if not findings and not weight_map:
         findings.append(Finding("no-weights", f"no tensor in {', '.join(wanted)}"))
     if findings:
-        raise _damaged(path, findings, len(wanted))
+        raise _damaged(path, findings, len(wanted) + len(absent))
     model_id, revision = _names_of(place.folder)
     unused = tuple(sorted(set(place.names) - set(wanted)))
-    return Checkpoint(path, tuple(shards), weight_map, model_id, revision, config, unused)
+    part_of = series_of(path.name) if place.one_file else 1
+    return Checkpoint(path, tuple(shards), weight_map, model_id, revision, config, unused, part_of)
 
 
 def is_checkpoint(path: Path) -> bool:
@@ -201,10 +205,12 @@ def _read_small(folder: Path, name: str, limit: int) -> bytes | Finding:
 
 
 def _names_of(folder: Path) -> tuple[str, str]:
-    """(model id, revision): ``models--org--name/snapshots/<commit>`` says both."""
-    repository = folder.parent.parent.name
-    if folder.parent.name == "snapshots" and repository.startswith("models--"):
-        return repository.removeprefix("models--").replace("--", "/"), folder.name
+    """(model id, revision): ``models--org--name/snapshots/<commit>`` says both, and so do the folders in it,
+    one for each component of a pipeline."""
+    for commit in (folder, *folder.parents):
+        repository = commit.parent.parent.name
+        if commit.parent.name == "snapshots" and repository.startswith("models--"):
+            return repository.removeprefix("models--").replace("--", "/"), commit.name
     return folder.name or "checkpoint", LOCAL_REVISION
 
 
@@ -213,7 +219,7 @@ def _damaged(path: Path, findings: Sequence[Finding], wanted: int = 0) -> Damage
     clauses: list[str] = []
     missing = [finding.file or "" for finding in findings if finding.code == "missing-shard"]
     if missing:
-        of = f" of {wanted} shards" if wanted >= len(missing) else " shards"
+        of = f" of {wanted} shards" if wanted else " shards"
         clauses.append(f"{len(missing)}{of} missing: {', '.join(missing)}")
     dangling = [
         f"{finding.file} -> {finding.actual}" for finding in findings if finding.code == "dangling-link"

@@ -125,6 +125,12 @@ def missing_numbers(names: Iterable[str]) -> list[str]:
     ]
 
 
+def series_of(name: str) -> int:
+    """Of how many files a name like ``model-00001-of-00003.safetensors`` is one; 1 for any other."""
+    match = _NUMBERED.fullmatch(name)
+    return 1 if match is None else int(match["count"])
+
+
 def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
     out = dict(pairs)
     if len(out) < len(pairs):

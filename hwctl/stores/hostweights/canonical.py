@@ -13,6 +13,10 @@ from typing import NoReturn
 
 from hwctl.errors import Finding
 
+DEEPEST = 200
+"""How deep a value that is written may be nested. vLLM-Omni reads 480 levels and fails at 600, in a way that
+keeps its lock until the process ends."""
+
 _ENCODER = json.JSONEncoder(
     sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False, check_circular=False
 )
@@ -49,23 +53,26 @@ def encode(value: object) -> bytes:
 def validated(value: object) -> object:
     """The value rebuilt from plain JSON types, tuples as lists.
 
-    TypeError for anything else and for keys that are not text; ValueError for NaN and infinities.
+    TypeError for anything else and for keys that are not text; ValueError for NaN, infinities and nesting
+    that not every reader can follow.
     """
-    rebuilt = _rebuild(value)
+    rebuilt = _rebuild(value, DEEPEST)
     encode(rebuilt)
     return rebuilt
 
 
-def _rebuild(value: object) -> object:
+def _rebuild(value: object, levels: int) -> object:
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
+    if not levels:
+        raise ValueError(f"is nested deeper than {DEEPEST}")
     if isinstance(value, (list, tuple)):
-        return [_rebuild(item) for item in value]
+        return [_rebuild(item, levels - 1) for item in value]
     if isinstance(value, dict):
         for key in value:
             if not isinstance(key, str):
                 raise TypeError(f"a JSON object's key must be text, not {type(key).__name__}")
-        return {key: _rebuild(item) for key, item in value.items()}
+        return {key: _rebuild(item, levels - 1) for key, item in value.items()}
     raise TypeError(f"{type(value).__name__} is no JSON value")
 
 

@@ -25,7 +25,7 @@ from hwctl.stores.hostweights.layout import MANIFEST, METADATA_LIMIT, TMP
 from hwctl.stores.hostweights.records import FileEntry, Sealed, contiguous_stride, seal
 from hwctl.stores.hostweights.staging import Staging
 from hwctl.stores.hostweights.store_root import StoreRoot
-from hwctl.stores.hostweights.tensors import PayloadPlan, TensorSpec, plan_payloads
+from hwctl.stores.hostweights.tensors import PayloadPlan, TensorSpec, plan_payloads, refusal
 from hwctl.stores.hostweights.verdict import Code, Stage, coded
 from hwctl.stores.hostweights.writer import ArtifactWriter, Producer, entry_of
 
@@ -132,14 +132,19 @@ def _at_least(deadline: Deadline, seconds: float) -> Deadline:
 
 
 def _require_readable(publication: Publication, plans: Sequence[PayloadPlan]) -> None:
-    """Before a byte is written: no reader takes a manifest over 64 MiB, which is near 200,000 tensors."""
+    """Before a byte is written: no reader takes a manifest over 64 MiB, which is near 200,000 tensors, nor
+    one that is nested too deeply for it."""
+    try:
+        metadata = canonical.encode(canonical.validated(publication.format_metadata))
+    except (TypeError, ValueError) as exc:
+        raise refusal(f"the format metadata cannot be written: {exc}") from exc
     specs = publication.tensors
     shapes = {spec.shape: len(f"{spec.shape}{contiguous_stride(spec.shape)}") for spec in specs}
     at_most = sum(
         _TENSOR_BYTES + 2 * len(json.dumps(spec.name)) + shapes[spec.shape] + len(spec.file_name)
         for spec in specs
     )
-    if at_most < METADATA_LIMIT - len(canonical.encode(publication.identity.document())):
+    if at_most < METADATA_LIMIT - len(canonical.encode(publication.identity.document())) - len(metadata):
         return
     digest = "0" * 64
     files = [FileEntry(plan.file_name, plan.size, digest) for plan in plans]

@@ -93,7 +93,24 @@ def test_one_file(tmp_path: Path) -> None:
 
 
 def test_one_shard_of_several_may_be_named(tiny: Path) -> None:
-    assert names(open_checkpoint(tiny / SECOND)) == [SECOND]
+    checkpoint = open_checkpoint(tiny / SECOND)
+    assert (names(checkpoint), checkpoint.part_of) == ([SECOND], 2)
+    assert open_checkpoint(tiny).part_of == 1
+
+
+def test_without_an_index_the_missing_are_counted_among_all(tiny: Path) -> None:
+    (tiny / INDEX).unlink()
+    (tiny / FIRST).rename(tiny / "model-00002-of-00005.safetensors")
+    (tiny / SECOND).unlink()
+    with pytest.raises(Damaged, match="4 of 5 shards missing: model-00001-of-00005"):
+        open_checkpoint(tiny)
+
+
+def test_a_component_in_a_snapshot_has_the_name_of_the_whole(snapshot: Path) -> None:
+    component = snapshot / "transformer" / "deep"
+    shutil.copytree(TINY, component)
+    whole, part = open_checkpoint(snapshot), open_checkpoint(component)
+    assert (part.model_id, part.revision) == (whole.model_id, whole.revision) != ("deep", "local")
 
 
 def test_the_index_may_be_named(tiny: Path) -> None:
