@@ -55,16 +55,16 @@ def _named(answer: Answer, report: Report, paths: Sequence[Path], family: Family
             if family is None and _is_file(path):
                 report.file(core.file_view(path))
             else:
-                _missing(answer, path, exc)
+                _missing(answer, report, path, exc)
         except HwctlError as exc:
-            _missing(answer, path, exc)
+            _missing(answer, report, path, exc)
         else:
             found[match.family, match.root, match.path] = match
     for match in sorted(found.values(), key=order):
         try:
             _show(report, match)
         except HwctlError as exc:
-            _missing(answer, match.path, exc)
+            _missing(answer, report, match.path, exc)
 
 
 def _show(report: Report, match: Match) -> None:
@@ -78,10 +78,11 @@ def _show(report: Report, match: Match) -> None:
         report.entry(store, core.row_of(store, artifact))
 
 
-def _missing(answer: Answer, path: Path, error: HwctlError) -> None:
+def _missing(answer: Answer, report: Report, path: Path, error: HwctlError) -> None:
     """A PATH that cannot be shown is a row all the same, and its status is the run's."""
     answer.fail(error)
     state = State.ABSENT if isinstance(error, NotFound) else State.UNREADABLE
+    report.count(state)
     answer.result({**missing_fields(path, state), "model": None, "error": error_object(error)})
     if not (answer.output.out.terminal and answer.output.err.terminal):
         # Who sees both has read it already.

@@ -74,7 +74,7 @@ def _finish_staging(wanted: Wanted, source: Path, root: Root, work: Work) -> Pub
         raise Usage("a staging tree is published as it is; --persistent takes a checkpoint or a ready tree")
     if wanted.run_id not in (None, root.key):
         raise Usage(f"{source.name} is the staging tree of run {root.key}, not of {wanted.run_id}")
-    if wanted.base is not None and settle(wanted.base) != source.parent:
+    if wanted.base is not None and real(wanted.base) != source.parent:
         raise Usage(f"{source} does not lie in {wanted.base}; a tree is published where it lies")
     owner = os.lstat(source).st_uid if os.path.lexists(source) else os.geteuid()
     if owner != os.geteuid():

@@ -107,6 +107,10 @@ class Report:
             shape = "x".join(map(str, tensor.shape)) or "scalar"
             answer.record(tensor.dtype, shape, str(tensor.nbytes), tensor.name)
 
+    def count(self, state: State) -> None:
+        """Count a row that was told elsewhere: a PATH that leads nowhere has a state, too."""
+        self._states[state] += 1
+
     def close(self) -> None:
         """Set the totals."""
         totals = self._answer.totals

@@ -157,7 +157,7 @@ def from_tree(path: Path, target: Target, parts: int | None, work: Work) -> Publ
     with opened_source(path, work.wait) as tree:
         geometry = tree.manifest.geometry
         if parts is not None and parts != geometry.parts:
-            words = f"has {geometry.parts} parts; another part count needs the checkpoint"
+            words = f"has part count {geometry.parts}; another one needs the checkpoint"
             raise Refused(words, path=path)
         order = _order(target, geometry, tree.manifest.indices, tree.manifest.source or tree.identity)
         work.expect(geometry.layer_bytes * len(order.layers))

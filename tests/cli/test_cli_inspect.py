@@ -63,6 +63,7 @@ def test_nothing_at_all_is_ok_and_a_folder_without_a_store_is_not(hwctl: Run, tm
     done = hwctl("inspect", "--json", empty, tmp_path / "absent")
     assert done.status == 10
     assert [row["state"] for row in done.document["results"]] == ["absent", "absent"]
+    assert done.document["totals"]["states"] == {"absent": 2}
 
 
 def test_default_roots_come_from_the_environment(hwctl: Run, base: Path, pages: Path) -> None:

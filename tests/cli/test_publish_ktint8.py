@@ -186,6 +186,15 @@ def test_a_staging_tree_that_is_not_what_was_expected(
     assert sorted(base.rglob("*")) == before
 
 
+def test_a_base_is_the_same_by_any_name(base: Path, run: str, tmp_path: Path) -> None:
+    staging = make_ktint8.make_staging(base, run)
+    (tmp_path / "link").symlink_to(base)
+    (tmp_path / "loop").symlink_to("loop")
+    circle = hwctl_("publish", "ktint8", "--from", staging, "--base", tmp_path / "loop", "-n")
+    assert circle.status == 2 and "does not lie in" in circle.err
+    assert hwctl_("publish", "ktint8", "--from", staging, "--base", tmp_path / "link", "-n").status == 0
+
+
 def test_a_staging_tree_whose_producer_lives(base: Path, run: str) -> None:
     staging = make_ktint8.make_staging(base, run, pid=os.getpid())
     done = hwctl_("publish", "ktint8", "--from", staging, "--json")
