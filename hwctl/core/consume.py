@@ -16,7 +16,7 @@ from hwctl.core.ktint8_dequantised import write_layer
 from hwctl.errors import NotFound, Refused, Unsupported, from_os_error
 from hwctl.stores.base import Advance, Removed, silent
 from hwctl.stores.ktint8.consume import ConsumableTree
-from hwctl.stores.ktint8.guard import Deferred
+from hwctl.stores.ktint8.deferred import Deferred
 from hwctl.stores.ktint8.layout import layer_dir
 from hwctl.stores.ktint8.opening import Opening, open_tree
 from hwctl.weights.torch_here import torch_loads

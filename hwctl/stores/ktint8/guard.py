@@ -1,10 +1,10 @@
-"""What INT, TERM and HUP do while trees are being consumed: one handler for all of them, and only on request.
+"""What INT, TERM and HUP do to trees that are guarded: one handler for all of them, and only on request.
 
 Owns the process-wide registry of guarded trees. A handler is installed when the first tree is guarded, in
 the main thread only, and the previous ones come back with the last. A signal deletes what is left of every
 guarded tree, and then is raised again under the previous handlers, so that the process ends as it would
 have. While something is being deleted it is only noted. In a forked child nothing of this acts: the trees
-are its parent's.
+are its parent's. Work that ends by itself at the next good place has ``deferred`` instead.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from types import FrameType
 from typing import Protocol, TypeAlias
 
@@ -22,7 +22,7 @@ from hwctl.stores.base import Removed
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-_Handler: TypeAlias = Callable[[int, FrameType | None], object] | int | signal.Handlers | None
+Handler: TypeAlias = Callable[[int, FrameType | None], object] | int | signal.Handlers | None
 
 
 class Cleanable(Protocol):
@@ -31,13 +31,18 @@ class Cleanable(Protocol):
     def cleanup(self) -> Removed: ...
 
 
+def _clean(tree: Cleanable) -> None:
+    with suppress(HwctlError):
+        tree.cleanup()
+
+
 class _Registry:
     """The guarded trees of this process, the handlers they displaced, and signals that have to wait."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._trees: list[Cleanable] = []
-        self._previous: dict[int, _Handler] = {}
+        self._previous: dict[int, Handler] = {}
         self._pid = 0
         self._deleting = 0
         self._noted: list[int] = []
@@ -78,17 +83,28 @@ class _Registry:
                 signal.signal(signum, handler)
 
     def _handle(self, signum: int, _frame: FrameType | None) -> None:
-        if os.getpid() == self._pid:
+        if os.getpid() != self._pid:
+            self._pass_on(signum)
+            return
+        with self._lock:  # or a thread that ends its deletion right now would not see the note
             if self._deleting:
                 self._noted.append(signum)
                 return
             self._deleting += 1  # a second signal waits until all trees are gone
-            for tree in tuple(self._trees):
-                try:
-                    tree.cleanup()
-                except HwctlError:
-                    continue  # the others are cleaned up all the same; what is left, reclaim finds
-            self._deleting -= 1
+        try:
+            self._clean_up()
+        finally:
+            with self._lock:
+                self._deleting -= 1
+            self._pass_on(signum)
+
+    def _clean_up(self) -> None:
+        """All trees, whatever becomes of one: what is left of it, reclaim finds."""
+        with ExitStack() as trees:
+            for tree in reversed(tuple(self._trees)):
+                trees.callback(_clean, tree)
+
+    def _pass_on(self, signum: int) -> None:
         self._restore()
         signal.raise_signal(signum)
 
@@ -102,8 +118,9 @@ class _Registry:
             with self._lock:
                 self._deleting -= 1
                 noted = self._noted.pop(0) if self._noted and not self._deleting else None
-            if noted is not None:
-                signal.raise_signal(noted)
+            if noted is not None and (main := threading.main_thread().ident) is not None:
+                # Raised in this thread, it would not wake a main thread that waits for a lock.
+                signal.pthread_kill(main, noted)
 
 
 _registry = _Registry()
@@ -122,39 +139,3 @@ def guarded(tree: Cleanable) -> Iterator[None]:
         yield
     finally:
         _registry.drop(tree)
-
-
-class Deferred:
-    """A block in which a signal is only noted, for work that stops at the next good place by itself.
-
-    ``noted`` is the first signal that came. It is raised again when the block ends, under the handlers that
-    were there before; a second one does not wait. Off the main thread nothing is installed.
-    """
-
-    def __init__(self) -> None:
-        self.noted: int | None = None
-        self._previous: dict[int, _Handler] = {}
-
-    def __enter__(self) -> Deferred:
-        if threading.current_thread() is threading.main_thread():
-            for signum in SIGNALS:
-                if signal.getsignal(signum) not in (signal.SIG_IGN, None):
-                    self._previous[signum] = signal.signal(signum, self._note)
-        return self
-
-    def _note(self, signum: int, _frame: FrameType | None) -> None:
-        if self.noted is None:
-            self.noted = signum
-            return
-        self._restore()
-        signal.raise_signal(signum)
-
-    def _restore(self) -> None:
-        while self._previous:
-            signum, handler = self._previous.popitem()
-            signal.signal(signum, handler)
-
-    def __exit__(self, *_exc: object) -> None:
-        self._restore()
-        if self.noted is not None:
-            signal.raise_signal(self.noted)

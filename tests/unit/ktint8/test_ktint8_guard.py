@@ -15,17 +15,21 @@ import pytest
 from hwctl.errors import IoFailed
 from hwctl.stores.base import Removed
 from hwctl.stores.ktint8 import guard
+from hwctl.stores.ktint8.deferred import Deferred
 
 
 class Tree:
-    def __init__(self, fails: bool = False) -> None:
+    def __init__(self, fails: bool = False, breaks: bool = False) -> None:
         self.cleaned = 0
         self._fails = fails
+        self._breaks = breaks
 
     def cleanup(self) -> Removed:
         self.cleaned += 1
         if self._fails:
             raise IoFailed("no")
+        if self._breaks:
+            raise MemoryError
         return Removed()
 
 
@@ -61,6 +65,48 @@ def test_every_tree_is_cleaned_and_then_the_old_handler_runs(handled: list[int],
         os.kill(os.getpid(), signum)
     assert [tree.cleaned for tree in trees] == [1, 1, 1]
     assert handled == [signum]
+
+
+def test_a_tree_that_breaks_keeps_neither_the_others_nor_the_signal(handled: list[int]) -> None:
+    trees = [Tree(), Tree(breaks=True), Tree()]
+    for count in (1, 2):
+        with (
+            pytest.raises(Ended) as ended,
+            guard.guarded(trees[0]),
+            guard.guarded(trees[1]),
+            guard.guarded(trees[2]),
+        ):
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert isinstance(ended.value.__context__, MemoryError)
+        assert [tree.cleaned for tree in trees] == [count] * 3
+    assert handled == [signal.SIGTERM] * 2
+
+
+def test_a_signal_that_meets_the_end_of_a_deletion_is_not_lost(handled: list[int]) -> None:
+    tree = Tree()
+    end = threading.Event()
+
+    def work() -> None:
+        while not end.is_set():
+            with guard.deleting():
+                pass
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    switch = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for _ in range(200):
+            with pytest.raises(Ended), guard.guarded(tree):
+                os.kill(os.getpid(), signal.SIGTERM)
+                threading.Event().wait(5)
+    finally:
+        sys.setswitchinterval(switch)
+        end.set()
+        for thread in threads:
+            thread.join()
+    assert (tree.cleaned, len(handled)) == (200, 200)
 
 
 def test_nothing_is_installed_without_a_tree(handled: list[int]) -> None:
@@ -166,7 +212,7 @@ def test_a_forked_child_may_guard_its_own_tree() -> None:
 
 def test_deferred(handled: list[int]) -> None:
     done = []
-    with pytest.raises(Ended), guard.Deferred() as signals:
+    with pytest.raises(Ended), Deferred() as signals:
         os.kill(os.getpid(), signal.SIGTERM)
         done.append(signals.noted)
     assert done == [signal.SIGTERM]
@@ -175,7 +221,7 @@ def test_deferred(handled: list[int]) -> None:
 
 def test_a_second_signal_is_not_deferred(handled: list[int]) -> None:
     done = []
-    with pytest.raises(Ended), guard.Deferred():
+    with pytest.raises(Ended), Deferred():
         os.kill(os.getpid(), signal.SIGTERM)
         done.append(1)
         os.kill(os.getpid(), signal.SIGINT)
