@@ -6,6 +6,7 @@ a use means for an artifact is for the stores to say.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import time
@@ -23,6 +24,9 @@ _MAPPED = "mapped"
 
 _RECENT_SECONDS = 1.0
 
+# A FUSE server that has died, and what is gone from a server of files.
+_BROKEN_MOUNT = (errno.ENOTCONN, errno.ESTALE)
+
 
 @dataclass(frozen=True, slots=True)
 class User:
@@ -38,8 +42,9 @@ class User:
 class OpenFiles:
     """What one pass over /proc saw.
 
-    ``unreadable`` are the pids that could not be looked into: with any of them, "nobody uses it" is not
-    proven. Files held only by the kernel (a loop device, a descriptor in flight on a socket) are not seen.
+    ``unreadable`` are the pids that could not be looked into, or not into all they have open: with any of
+    them, "nobody uses it" is not proven. Files held only by the kernel (a loop device, a descriptor in flight
+    on a socket) are not seen.
     ``numbers`` are the mapped inode numbers alone and ``plain`` the devices where they are not needed: a
     file of btrfs or overlay is mapped under another device number than its stat has, and there a user too
     many may be named, but none is missed.
@@ -55,22 +60,26 @@ class OpenFiles:
         """Look at every process but the caller."""
         uses: dict[Inode, dict[_Use, None]] = {}
         numbers: dict[int, dict[_Use, None]] = {}
-        unreadable: list[int] = []
+        unreadable: set[int] = set()
         for pid in sorted(int(name) for name in os.listdir(proc) if name.isdecimal()):
             if pid == os.getpid():
                 continue
             try:
-                for inode, how in _uses_of(proc / str(pid)):
+                for use in _uses_of(proc / str(pid)):
+                    if use is None:
+                        unreadable.add(pid)
+                        continue
+                    inode, how = use
                     uses.setdefault(inode, {})[pid, how] = None
                     if how == _MAPPED:
                         numbers.setdefault(inode[1], {})[pid, how] = None
             except (FileNotFoundError, ProcessLookupError):
                 continue  # it ended meanwhile
-            except PermissionError:
-                unreadable.append(pid)
+            except OSError:
+                unreadable.add(pid)
         return cls(
             {inode: tuple(found) for inode, found in uses.items()},
-            tuple(unreadable),
+            tuple(sorted(unreadable)),
             {number: tuple(found) for number, found in numbers.items()},
             plain_devices(),
         )
@@ -123,7 +132,8 @@ def _user(pid: int, how: str) -> User:
     return User(pid, uid, command, how)
 
 
-def _uses_of(process: Path) -> Iterator[tuple[Inode, str]]:
+def _uses_of(process: Path) -> Iterator[tuple[Inode, str] | None]:
+    """What a process uses, and None for each thing of which that cannot be told."""
     fds = process / "fd"
     with os.scandir(fds) as entries:
         numbers = [entry.name for entry in entries]
@@ -135,13 +145,32 @@ def _uses_of(process: Path) -> Iterator[tuple[Inode, str]]:
         yield inode, _MAPPED
 
 
-def _target(link: Path, how: str) -> Iterator[tuple[Inode, str]]:
+def _target(link: Path, how: str) -> Iterator[tuple[Inode, str] | None]:
     try:
         st = os.stat(link)
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return  # closed meanwhile, or a kernel thread's missing root
+    except OSError as exc:
+        if not _lies_elsewhere(link, exc):
+            yield None
+        return
     if stat.S_ISREG(st.st_mode) or stat.S_ISDIR(st.st_mode):
         yield (st.st_dev, st.st_ino), how
+
+
+def _lies_elsewhere(link: Path, exc: OSError) -> bool:
+    """Whether an error is the file system's own for good, and not /proc's: a broken mount, or one that is
+    closed to the caller. It would answer by any name as it does by this one, so nothing on it can be among
+    the files that the caller has looked at."""
+    if exc.errno in _BROKEN_MOUNT:
+        return True
+    if not isinstance(exc, PermissionError):
+        return False
+    try:
+        os.readlink(link)
+    except OSError:
+        return False
+    return True
 
 
 def parse_maps(raw: bytes) -> set[Inode]:

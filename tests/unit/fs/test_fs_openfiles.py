@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -123,3 +124,37 @@ def test_processes_that_may_not_be_looked_into_are_named(file: Path) -> None:
         finally:
             os.seteuid(0)
     assert pid in seen.unreadable and not seen.holds(inode(file))
+
+
+# A FUSE mount nobody serves: by a server that has died, or as another user's, who lets nobody else in.
+BROKEN = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None)
+assert libc.unshare(0x20000) == 0 and libc.mount(b"none", b"/", None, 0x44000, None) == 0
+server = os.open("/dev/fuse", os.O_RDWR)
+options = f"fd={server},rootmode=40000,user_id={sys.argv[1]},group_id=0"
+assert libc.mount(b"test", sys.argv[2].encode(), b"fuse", 0, options.encode()) == 0
+mounted = os.open(sys.argv[2], os.O_PATH)
+if sys.argv[1] == "0":
+    os.close(server)
+try:
+    os.stat(f"/proc/self/fd/{mounted}")
+except OSError as exc:
+    assert exc.errno == int(sys.argv[3]), exc
+else:
+    raise AssertionError
+file = open(sys.argv[4], "rb")"""
+
+
+@pytest.mark.needs_root
+@pytest.mark.parametrize(("owner", "number"), [(0, errno.ENOTCONN), (65534, errno.EACCES)])
+def test_a_mount_that_answers_nobody_hides_no_process(
+    file: Path, tmp_path: Path, owner: int, number: int
+) -> None:
+    if os.geteuid() != 0 or not os.access("/dev/fuse", os.R_OK | os.W_OK):
+        pytest.skip("no FUSE file system can be mounted here")
+    (tmp_path / "point").mkdir()
+    with process(BROKEN, owner, tmp_path / "point", number, file) as pid:
+        seen = OpenFiles.read()
+    assert ways(seen.users([inode(file)])) == [(pid, "open")]
+    assert pid not in seen.unreadable
