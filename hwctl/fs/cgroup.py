@@ -36,17 +36,21 @@ _V2 = _Files("memory.max", "memory.current", (b"inactive_file", b"active_file"))
 _V1 = _Files("memory.limit_in_bytes", "memory.usage_in_bytes", (b"total_inactive_file", b"total_active_file"))
 
 
-def memory_limit(cgroups: bytes | None = None, table: tuple[Mount, ...] | None = None) -> MemoryLimit | None:
+def memory_limit() -> MemoryLimit | None:
     """The limit with the least left among the caller's group and those above it, None without any.
 
-    ``cgroups`` are the bytes of /proc/self/cgroup. What cannot be read does not bind.
+    What cannot be read does not bind.
     """
     try:
-        raw = Path("/proc/self/cgroup").read_bytes() if cgroups is None else cgroups
-        found = list(_limits(raw, mounts() if table is None else table))
+        raw, table = Path("/proc/self/cgroup").read_bytes(), mounts()
     except OSError:
         return None
-    return min(found, key=lambda limit: limit.available, default=None)
+    return limit_of(raw, table)
+
+
+def limit_of(cgroups: bytes, table: tuple[Mount, ...]) -> MemoryLimit | None:
+    """The same for the groups in the bytes of /proc/PID/cgroup, read below the mounts of ``table``."""
+    return min(_limits(cgroups, table), key=lambda limit: limit.available, default=None)
 
 
 def _limits(cgroups: bytes, table: tuple[Mount, ...]) -> Iterator[MemoryLimit]:

@@ -83,9 +83,13 @@ class Mount:
     options: bytes = b""
 
 
-def mounts(mountinfo: bytes | None = None) -> tuple[Mount, ...]:
-    """All mounts of the caller's namespace in the kernel's order, or those in the bytes given."""
-    raw = Path("/proc/self/mountinfo").read_bytes() if mountinfo is None else mountinfo
+def mounts() -> tuple[Mount, ...]:
+    """All mounts of the caller's namespace in the kernel's order."""
+    return parse_mountinfo(Path("/proc/self/mountinfo").read_bytes())
+
+
+def parse_mountinfo(raw: bytes) -> tuple[Mount, ...]:
+    """The mounts in the bytes of /proc/PID/mountinfo."""
     parsed = (_parse(line) for line in raw.split(b"\n"))
     return tuple(mount for mount in parsed if mount is not None)
 

@@ -21,12 +21,16 @@ _WINDOW = 1 << 30
 _MAP_POPULATE = getattr(mmap, "MAP_POPULATE", 0x8000)
 
 
-def nodes(online: str | None = None) -> tuple[int, ...]:
-    """The machine's nodes, ``0-1,3`` spelled out; (0,) where the kernel knows of none."""
+def nodes() -> tuple[int, ...]:
+    """The machine's nodes; (0,) where the kernel knows of none."""
     try:
-        text = _NODES.read_text() if online is None else online
+        return parse_nodes(_NODES.read_text())
     except OSError:
         return (0,)
+
+
+def parse_nodes(text: str) -> tuple[int, ...]:
+    """A list of nodes such as ``0-1,3`` spelled out; (0,) for one that names none."""
     found: list[int] = []
     for part in text.strip().split(","):
         first, _, last = part.partition("-")

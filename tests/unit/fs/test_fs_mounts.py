@@ -25,7 +25,7 @@ not a line of mountinfo
 
 
 def test_lines_are_read_as_bytes() -> None:
-    table = mounts.mounts(TABLE)
+    table = mounts.parse_mountinfo(TABLE)
     assert len(table) == 7
     spaced = table[3]
     assert (spaced.point, spaced.root, spaced.source) == (
@@ -50,11 +50,11 @@ def test_lines_are_read_as_bytes() -> None:
     ],
 )
 def test_the_longest_and_last_mount_point_wins(path: bytes, fs_type: str) -> None:
-    assert mounts.covering(mounts.mounts(TABLE), path).fs_type == fs_type
+    assert mounts.covering(mounts.parse_mountinfo(TABLE), path).fs_type == fs_type
 
 
 def test_the_device_tells_a_covered_mount() -> None:
-    table = mounts.mounts(TABLE)
+    table = mounts.parse_mountinfo(TABLE)
     assert mounts.covering(table, b"/data/x", os.makedev(0, 29)).source == b"/dev/one"
     assert mounts.covering(table, b"/dev/shm/x", os.makedev(254, 0)).point == b"/"
     # A btrfs subvolume has a device number that no mount has.

@@ -32,7 +32,7 @@ def in_memory() -> Iterator[int]:
     ("text", "nodes"), [("0\n", (0,)), ("0-1\n", (0, 1)), ("0,2-3\n", (0, 2, 3)), ("", (0,)), ("x-y", (0,))]
 )
 def test_the_nodes_of_a_machine(text: str, nodes: tuple[int, ...]) -> None:
-    assert numa.nodes(text) == nodes
+    assert numa.parse_nodes(text) == nodes
 
 
 def test_one_node_has_them_all(in_memory: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -139,16 +139,16 @@ def test_the_tightest_group_on_the_way_up_binds(tmp_path: Path) -> None:
     control(tmp_path / "job" / "step", "max", 10)
     control(tmp_path / "job", "1000", 400, cache=95)
     control(tmp_path, "5000", 4900)
-    limit = cgroup.memory_limit(b"0::/job/step\n", v2(tmp_path))
+    limit = cgroup.limit_of(b"0::/job/step\n", v2(tmp_path))
     assert limit == cgroup.MemoryLimit(5000, 105)
     control(tmp_path, "max", 4900)
-    assert cgroup.memory_limit(b"0::/job/step\n", v2(tmp_path)) == cgroup.MemoryLimit(1000, 700)
+    assert cgroup.limit_of(b"0::/job/step\n", v2(tmp_path)) == cgroup.MemoryLimit(1000, 700)
 
 
 @pytest.mark.parametrize("group", [b"/outside/of/it", b"/../../elsewhere", b"/"])
 def test_a_container_sees_its_group_as_the_top(tmp_path: Path, group: bytes) -> None:
     control(tmp_path, "1000", 1200)
-    found = cgroup.memory_limit(b"0::" + group + b"\n", v2(tmp_path, root=b"/docker/abc"))
+    found = cgroup.limit_of(b"0::" + group + b"\n", v2(tmp_path, root=b"/docker/abc"))
     assert found == cgroup.MemoryLimit(1000, 0)
 
 
@@ -159,12 +159,12 @@ def test_the_old_controller_counts_too(tmp_path: Path) -> None:
     mount = Mount(os.fsencode(tmp_path), "cgroup", (0, 31), b"cgroup", options=b"rw,memory")
     other = Mount(os.fsencode(tmp_path), "cgroup", (0, 32), b"cgroup", options=b"rw,cpu")
     lines = b"3:cpu:/\n4:memory:/\n0::/\n"
-    assert cgroup.memory_limit(lines, (other, mount)) == cgroup.MemoryLimit(2000, 1700)
+    assert cgroup.limit_of(lines, (other, mount)) == cgroup.MemoryLimit(2000, 1700)
     (tmp_path / "memory.limit_in_bytes").write_text("9223372036854771712\n")
-    assert cgroup.memory_limit(lines, (mount,)) is None
+    assert cgroup.limit_of(lines, (mount,)) is None
 
 
 def test_no_controller_no_limit(tmp_path: Path) -> None:
-    assert cgroup.memory_limit(b"0::/\n", v2(tmp_path)) is None
-    assert cgroup.memory_limit(b"", ()) is None
+    assert cgroup.limit_of(b"0::/\n", v2(tmp_path)) is None
+    assert cgroup.limit_of(b"", ()) is None
     cgroup.memory_limit()  # whatever this machine has, it can be read
