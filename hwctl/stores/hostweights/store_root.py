@@ -26,7 +26,8 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class StoreRoot:
-    """A store as it was opened. ``trusted`` off skips the rules about owners and write bits.
+    """A store as it was opened. ``trusted`` off skips the rules about owners and write bits, which is how an
+    opener of vLLM-Omni's may be configured; no document of the store records it.
 
     ``domain`` and ``capacity`` are None where the documents are absent or damaged. ``problems`` are the
     reasons why no reader would open the store, ``unknown`` what could not be found out about it, and
@@ -59,7 +60,7 @@ class StoreRoot:
             yield fd
 
 
-def look_at_root(path: Path, *, trusted: bool = True) -> StoreRoot:
+def look_at_root(path: Path) -> StoreRoot:
     """A store as a reader finds it: nothing is created, locked or compared with wishes.
 
     ``path`` is resolved. Raises IoFailed when the root itself cannot be looked at.
@@ -77,7 +78,7 @@ def look_at_root(path: Path, *, trusted: bool = True) -> StoreRoot:
         os.close(fd)
     if domain is not None:
         seen.events += _judge_place(path, domain)
-    for folder in folders(path) if trusted else ():
+    for folder in folders(path):
         found = judge_folder(folder, owner)
         seen.events += [] if found is None else [found]
     seen.missing += [name for name in SUBDIRECTORIES if not os.path.lexists(path / name)]
@@ -87,9 +88,8 @@ def look_at_root(path: Path, *, trusted: bool = True) -> StoreRoot:
         domain,
         capacity,
         tuple(event for event in seen.events if isinstance(event, Finding)),
-        trusted,
-        tuple(event for event in seen.events if isinstance(event, HwctlError)),
-        tuple(seen.missing),
+        unknown=tuple(event for event in seen.events if isinstance(event, HwctlError)),
+        missing=tuple(seen.missing),
     )
 
 

@@ -23,6 +23,7 @@ from hwctl.fs.locks import Deadline
 from hwctl.stores.base import CheckOptions, Level, Report, State
 from hwctl.stores.hostweights import canonical, leases, lookup, payload_checks
 from hwctl.stores.hostweights.identity import Identity
+from hwctl.stores.hostweights.opening import Wanted, open_root
 from hwctl.stores.hostweights.store import open_store
 from hwctl.stores.hostweights.store_root import StoreRoot, look_at_root
 from hwctl.stores.hostweights.verdict import Lookup, Outcome
@@ -336,7 +337,7 @@ def test_owners_are_judged_against_the_roots(root: StoreRoot, artifact: Path) ->
 def test_without_trust_write_bits_do_not_matter(root: StoreRoot, artifact: Path) -> None:
     artifact.chmod(0o755)
     identity = identity_at(artifact)
-    assert seek(look_at_root(root.path, trusted=False), identity).outcome is Outcome.HIT
+    assert seek(open_root(root.path, Wanted(trusted=False)), identity).outcome is Outcome.HIT
     assert seek(look_at_root(root.path), identity).outcome is Outcome.INVALID
 
 
