@@ -1,7 +1,7 @@
 """PATH -> (family, store, entry): which of the families a path belongs to.
 
 Owns the order of the questions and the answers "there is nothing" and "not through a link". Each family
-recognises its own places in its ``store.py``; no payload is read here and nothing is judged.
+recognises its own places in its ``locating.py``; no payload is read here and nothing is judged.
 """
 
 from __future__ import annotations

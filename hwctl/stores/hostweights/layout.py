@@ -1,6 +1,6 @@
 """Names and modes in a host weight store: where an entry lies says what it is.
 
-Pure: no file is touched here. Opening and creating a store is ``domain``'s work.
+Pure: no file is touched here. Opening and creating a store is ``opening``'s work.
 """
 
 from __future__ import annotations

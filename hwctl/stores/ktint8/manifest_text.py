@@ -1,7 +1,7 @@
 """Writing a manifest, and rewriting the state of one layer without touching the rest.
 
-Owns the text only; which directory it goes to, and when, is ``publish``, ``persistent`` and ``consume``. The
-layers are composed one by one and kept as pieces of text: consuming a layer re-reads and re-writes that
+Owns the text only; which directory it goes to, and when, is for ``publish``, ``adoption`` and ``consume``.
+The layers are composed one by one and kept as pieces of text: consuming a layer re-reads and re-writes that
 layer's piece alone, and every key that anybody put into the document stays (section 7 of the format).
 """
 
