@@ -19,17 +19,17 @@ from pathlib import Path
 from hwctl.core.ktint8_filling import PieceMaker, fill
 from hwctl.errors import Damaged, Finding, Refused, Unsupported, from_os_error
 from hwctl.fs import space
-from hwctl.fs.locks import Deadline
+from hwctl.fs.deadline import Deadline
 from hwctl.fs.paths import opened_dir
 from hwctl.stores.base import Advance, silent
 from hwctl.stores.ktint8 import layout
 from hwctl.stores.ktint8.adoption import Adoption, publish_staging
-from hwctl.stores.ktint8.checks import plan_of
 from hwctl.stores.ktint8.copying import TreeSource, opened_source
-from hwctl.stores.ktint8.documents import read_manifest
 from hwctl.stores.ktint8.expect import Expectation
-from hwctl.stores.ktint8.manifest import Schema
+from hwctl.stores.ktint8.finished import judge_documents, plan_of
+from hwctl.stores.ktint8.manifest import Manifest, Schema
 from hwctl.stores.ktint8.publish import Published, publish_staged
+from hwctl.stores.ktint8.roots import Kind, Root
 from hwctl.stores.ktint8.staging import Order
 from hwctl.stores.ktint8.staging_root import begin
 from hwctl.stores.ktint8.tree import judge_tree
@@ -75,6 +75,13 @@ class Target:
     @property
     def path(self) -> Path:
         return self.base / self.final
+
+    @property
+    def root(self) -> Root:
+        """What is to stand there."""
+        if self.schema is Schema.PERSISTENT:
+            return Root(Kind.PERSISTENT, self.final, self.final)
+        return Root(Kind.EPHEMERAL, self.final, self.run_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,20 +262,13 @@ def _existing(target: Target, order: Order) -> Published | None:
         return None
     try:
         with opened_dir(target.path) as root_fd:
-            read = read_manifest(root_fd, ephemeral=target.schema is Schema.EPHEMERAL)
-            manifest = read.parsed.manifest
-            same = (
-                manifest is not None
-                and not read.parsed.findings
-                and (manifest.source, manifest.geometry) == (order.source, order.geometry)
-                and manifest.indices == order.layers
-                and not manifest.half_consumed
-            )
-            if same and manifest is not None:
+            found = judge_documents(root_fd, target.root)
+            manifest = found.manifest
+            if manifest is not None and not found.findings and _is_of(manifest, order):
                 findings = tuple(judge_tree(root_fd, plan_of(manifest)))
                 if not findings:
-                    return Published(target.path, read.sha256)
-                if read_manifest(root_fd, ephemeral=target.schema is Schema.EPHEMERAL).sha256 == read.sha256:
+                    return Published(target.path, found.read.sha256)
+                if judge_documents(root_fd, target.root).read.sha256 == found.read.sha256:
                     raise _damaged(target.path, findings)
                 # Files go, and the manifest says so first: somebody has begun to consume it.
     except NotADirectoryError:
@@ -277,6 +277,11 @@ def _existing(target: Target, order: Order) -> Published | None:
         raise from_os_error(exc, "cannot look at what has the name already", target.path) from exc
     words = f"{target.path} exists already and was not made from this source; nothing was published"
     raise Refused(words, path=target.path)
+
+
+def _is_of(manifest: Manifest, order: Order) -> bool:
+    found = (manifest.source, manifest.geometry, manifest.indices)
+    return found == (order.source, order.geometry, order.layers)
 
 
 def _damaged(path: Path, findings: Sequence[Finding]) -> Damaged:

@@ -8,23 +8,23 @@ it is changed, so that after a refusal it can be repaired and published, or recl
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from hwctl.errors import Damaged, Finding, NotFound, Refused, Usage, from_os_error
-from hwctl.fs.liveness import OpenFiles, Process
-from hwctl.fs.locks import Deadline, Mode, acquire_dir
-from hwctl.fs.paths import opened_dir
+from hwctl.errors import Damaged, Finding, Refused, Usage, from_os_error
+from hwctl.fs.deadline import Deadline
+from hwctl.fs.liveness import Process
+from hwctl.fs.lock_table import Mode
+from hwctl.fs.openfiles import OpenFiles
 from hwctl.fs.walk import inode_of
 from hwctl.stores.base import Advance, Artifact, Death, Family, StalePolicy, State, silent
 from hwctl.stores.ktint8 import content, layout, manifest_text, staged, staleness
-from hwctl.stores.ktint8.checks import unsound
 from hwctl.stores.ktint8.documents import ReadLease, read_lease, read_manifest
 from hwctl.stores.ktint8.expect import Expectation
+from hwctl.stores.ktint8.finished import unsound
 from hwctl.stores.ktint8.manifest import Schema
 from hwctl.stores.ktint8.publish import Published, publish, require_free
+from hwctl.stores.ktint8.root_lock import LockedRoot, open_root
 from hwctl.stores.ktint8.staging import layer_digest
 from hwctl.stores.ktint8.tree import Plan, drop, judge_root, judge_tree, own_temporaries
 from hwctl.weights.amx import Geometry
@@ -64,21 +64,22 @@ def publish_staging(path: Path, run_id: str, adoption: Adoption) -> Adopted:
         raise Usage(f"the staging root of run {run_id} is named {layout.staging_name(run_id)}", path=path)
     # A dry run keeps nobody out who only looks.
     mode = Mode.SHARED if adoption.dry_run else Mode.EXCLUSIVE
-    with _opened(path, mode, adoption.wait or Deadline.now()) as (base_fd, root_fd):
+    wait = adoption.wait or Deadline.now()
+    with open_root(path, mode, wait, judge=lambda st: judge_root(st, os.geteuid())) as root:
         try:
-            return _publish(base_fd, root_fd, path, run_id, adoption)
+            return _publish(root, run_id, adoption)
         except OSError as exc:
             # Whatever it was, a file of the tree that went meanwhile too: the root is there, under its lock.
             raise from_os_error(exc, "cannot publish it", path) from exc
 
 
-def _publish(base_fd: int, root_fd: int, path: Path, run_id: str, adoption: Adoption) -> Adopted:
-    final = path.with_name(layout.ready_name(run_id))
+def _publish(root: LockedRoot, run_id: str, adoption: Adoption) -> Adopted:
+    path, root_fd, final = root.path, root.fd, layout.ready_name(run_id)
     lease = read_lease(root_fd, run_id)
     _require_ours(path, root_fd, run_id, lease, adoption)
     leftovers = own_temporaries(root_fd)
     plan = _whole(path, root_fd, lease, adoption.expected, leftovers | _unfinished(root_fd))
-    require_free(base_fd, final.name, final)
+    require_free(root, final)
     if adoption.dry_run:
         return Adopted(plan.geometry, plan.whole, None)
     digests = _digests(path, root_fd, plan, lease, adoption)
@@ -87,29 +88,8 @@ def _publish(base_fd: int, root_fd: int, path: Path, run_id: str, adoption: Adop
     origin = manifest_text.Origin(run_id, os.geteuid(), Process.current(), source)
     data = manifest_text.ephemeral_text(plan.geometry, texts, origin)
     drop(root_fd, leftovers)
-    published = publish(base_fd, root_fd, path.name, final, Schema.EPHEMERAL, data)
+    published = publish(root, final, Schema.EPHEMERAL, data)
     return Adopted(plan.geometry, plan.whole, published)
-
-
-@contextmanager
-def _opened(path: Path, mode: Mode, wait: Deadline) -> Iterator[tuple[int, int]]:
-    """(base, root) of a staging root that is the caller's own, with its lock held."""
-    with ExitStack() as held:
-        try:
-            base_fd = held.enter_context(opened_dir(path.parent))
-            faults = judge_root(os.stat(path.name, dir_fd=base_fd, follow_symlinks=False), os.geteuid())
-            if faults:
-                raise Refused(faults[0].message, path=path)
-            root_fd = held.enter_context(opened_dir(path.name, dir_fd=base_fd))
-            held.enter_context(acquire_dir(root_fd, mode, wait))
-            named = os.stat(path.name, dir_fd=base_fd, follow_symlinks=False)
-            if inode_of(named) != inode_of(os.fstat(root_fd)):
-                raise NotFound("was published or removed meanwhile", path=path)
-        except FileNotFoundError as exc:
-            raise NotFound("is absent", path=path) from exc
-        except OSError as exc:
-            raise from_os_error(exc, "cannot publish it", path) from exc
-        yield base_fd, root_fd
 
 
 def _require_ours(path: Path, root_fd: int, run_id: str, read: ReadLease, adoption: Adoption) -> None:

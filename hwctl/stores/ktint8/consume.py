@@ -10,18 +10,18 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from dataclasses import replace
-from pathlib import Path
 
 from hwctl.errors import Finding, NotFound, Refused, from_os_error
 from hwctl.fs.liveness import proc_stat
-from hwctl.fs.locks import Held, Mode
+from hwctl.fs.lock_table import Mode
 from hwctl.stores.base import Removed
 from hwctl.stores.ktint8 import content, deletion, guard, layout
-from hwctl.stores.ktint8.checks import plan_of, unsound, wrong_digests
 from hwctl.stores.ktint8.deletion import Tally
+from hwctl.stores.ktint8.finished import plan_of, unsound
 from hwctl.stores.ktint8.listing import LayerRecord, LayerState
 from hwctl.stores.ktint8.manifest import Manifest, Schema
 from hwctl.stores.ktint8.manifest_text import Rewriter
+from hwctl.stores.ktint8.root_lock import LockedRoot
 from hwctl.stores.ktint8.tree import judge_layer
 from hwctl.weights.torch_here import torch_loads
 
@@ -29,15 +29,12 @@ from hwctl.weights.torch_here import torch_loads
 class ConsumableTree:
     """A ready tree that this process has to itself. ``close`` keeps what is left, ``cleanup`` deletes it."""
 
-    def __init__(
-        self, path: Path, base_fd: int, root_fd: int, lock: Held, manifest: Manifest, rewriter: Rewriter
-    ) -> None:
-        """Takes the descriptors and the lock over."""
-        self.path = path
-        self.root_fd = root_fd
+    def __init__(self, root: LockedRoot, manifest: Manifest, rewriter: Rewriter) -> None:
+        """Takes the root over."""
+        self.path = root.path
+        self.root_fd = root.fd
         self.manifest = manifest
-        self._base_fd = base_fd
-        self._lock = lock
+        self._root = root
         self._rewriter = rewriter
         self._layers = {layer.index: layer for layer in manifest.layers}
         self._pid = os.getpid()
@@ -67,15 +64,13 @@ class ConsumableTree:
         Raises Damaged with every finding; the tree is as it was.
         """
         wanted = [self._record(layer).index for layer in layers]
-        plan = plan_of(replace(self.manifest, layers=tuple(self._layers.values())))
+        geometry = self.manifest.geometry
         findings: list[Finding] = []
         total = 0
-        for read in content.read_tree(
-            self.root_fd, plan.geometry, wanted, workers=workers, rules=torch_loads()
-        ):
+        for read in content.read_tree(self.root_fd, geometry, wanted, workers=workers, rules=torch_loads()):
             total += read.batch.size
             findings += read.findings
-            findings += wrong_digests(read, self._layers[read.batch.layer].digests, plan)
+            findings += self._layers[read.batch.layer].wrong_digests(geometry, read.digests)
         if findings:
             raise unsound(self.path, findings)
         return total
@@ -94,7 +89,7 @@ class ConsumableTree:
                 raise from_os_error(exc, f"cannot consume layer {layer}", self.path) from exc
 
     def _require_alone(self) -> None:
-        if self._lock.mode is not Mode.EXCLUSIVE:
+        if self._root.lock.mode is not Mode.EXCLUSIVE:
             raise Refused("was opened to be looked at only", path=self.path)
 
     def _record(self, layer: int) -> LayerRecord:
@@ -151,7 +146,7 @@ class ConsumableTree:
                     raise Refused(f"{strangers[0]} is not ours; the root was left", path=self.path)
                 os.unlink(document, dir_fd=self.root_fd)
                 try:
-                    os.rmdir(self.path.name, dir_fd=self._base_fd)
+                    os.rmdir(self.path.name, dir_fd=self._root.base_fd)
                 except OSError:
                     # Somebody put a file there this very moment: the root must not lose its manifest.
                     deletion.restore(self.root_fd, document, self._rewriter.document())
@@ -168,7 +163,8 @@ class ConsumableTree:
         self._require_alone()
         with guard.deleting():
             try:
-                return deletion.remove_listed(self._base_fd, self.path.name, self._lock.inode, ephemeral=True)
+                inode = self._root.lock.inode
+                return deletion.remove_listed(self._root.base_fd, self.path.name, inode, ephemeral=True)
             finally:
                 self.close()
 
@@ -176,9 +172,7 @@ class ConsumableTree:
         """Let the tree go as it is. In a forked child this closes and unlocks nothing of its parent's."""
         if self._open:
             self._open = False
-            self._lock.release()
-            os.close(self.root_fd)
-            os.close(self._base_fd)
+            self._root.close()
 
     def __enter__(self) -> ConsumableTree:
         return self

@@ -8,22 +8,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from hwctl.errors import Finding, NotFound, from_os_error
+from hwctl.fs.deadline import Deadline
 from hwctl.fs.digest import ShortRead
-from hwctl.fs.locks import Deadline, Mode, acquire_dir
+from hwctl.fs.lock_table import Mode
 from hwctl.fs.paths import open_regular, opened_dir
-from hwctl.fs.walk import inode_of
 from hwctl.stores.ktint8 import layout, roots
-from hwctl.stores.ktint8.checks import half_consumed, plan_of, require_known_schema, unsound
-from hwctl.stores.ktint8.documents import read_manifest
+from hwctl.stores.ktint8.finished import judge_documents, require_sound, unsound
 from hwctl.stores.ktint8.manifest import Manifest
+from hwctl.stores.ktint8.root_lock import GONE, LockedRoot, open_root
 from hwctl.stores.ktint8.roots import Kind, Root
-from hwctl.stores.ktint8.survey import matching
-from hwctl.stores.ktint8.tree import judge_root, judge_tree
+from hwctl.stores.ktint8.tree import judge_root
 from hwctl.stores.ktint8.workbench import Workbench
 from hwctl.weights.amx import Kind as FileKind
 from hwctl.weights.amx import Piece, Projection
@@ -41,43 +40,16 @@ def opened_source(path: Path, wait: Deadline) -> Iterator[TreeSource]:
     root = None if found is None else found[1]
     if root is None or root.kind not in (Kind.EPHEMERAL, Kind.PERSISTENT):
         raise NotFound("is no ready or persistent kt-int8 tree", path=path)
-    with ExitStack() as held:
-        try:
-            root_fd = held.enter_context(opened_dir(path))
-        except FileNotFoundError as exc:
-            raise NotFound("is absent", path=path) from exc
-        except OSError as exc:
-            raise from_os_error(exc, "cannot open it", path) from exc
-        try:
-            held.enter_context(acquire_dir(root_fd, Mode.SHARED, wait))
-            if inode_of(os.lstat(path)) != inode_of(os.fstat(root_fd)):
-                raise NotFound("was consumed or removed meanwhile", path=path)
-            tree = _sound(path, root, root_fd)
-        except FileNotFoundError as exc:
-            raise NotFound("was consumed or removed meanwhile", path=path) from exc
-        except OSError as exc:
-            raise from_os_error(exc, "cannot look into it", path) from exc
-        # Outside of what is caught: what the caller does with the tree goes wrong elsewhere.
-        yield tree
+    with open_root(path, Mode.SHARED, wait) as opened:
+        yield _sound(opened, root)
 
 
-def _sound(path: Path, root: Root, root_fd: int) -> TreeSource:
-    st = os.fstat(root_fd)
-    ephemeral = root.kind is Kind.EPHEMERAL
-    findings = judge_root(st, st.st_uid if ephemeral else None)
-    read = read_manifest(root_fd, ephemeral=ephemeral)
-    require_known_schema(read)
-    manifest = read.parsed.manifest
-    findings += read.parsed.findings
-    if manifest is not None and ephemeral:
-        findings += matching(manifest, root, st.st_uid)
-    if manifest is not None and manifest.half_consumed:
-        findings.append(half_consumed(manifest))
-    if manifest is not None and not findings:
-        findings += judge_tree(root_fd, plan_of(manifest))
-    if manifest is None or findings:
-        raise unsound(path, findings)
-    return TreeSource(path, root_fd, manifest, f"tree:{read.sha256}")
+def _sound(opened: LockedRoot, root: Root) -> TreeSource:
+    st = os.fstat(opened.fd)
+    faults = judge_root(st, st.st_uid if root.kind is Kind.EPHEMERAL else None)
+    found = judge_documents(opened.fd, root)
+    manifest = require_sound(opened.fd, opened.path, found, faults)
+    return TreeSource(opened.path, opened.fd, manifest, f"tree:{found.read.sha256}")
 
 
 class TreeSource:
@@ -109,7 +81,7 @@ class TreeSource:
                             part_fd, f"{folder}/{layout.part_dir(part)}", part, expert, projection
                         )
         except FileNotFoundError as exc:
-            raise NotFound("was consumed or removed meanwhile", path=self.path) from exc
+            raise NotFound(GONE, path=self.path) from exc
         except OSError as exc:
             raise from_os_error(exc, f"cannot read layer {layer}", self.path) from exc
 
@@ -158,19 +130,6 @@ class TreeSource:
     def require_digests(self, layer: int, digests: tuple[bytes, ...]) -> None:
         """Raise Damaged unless the files that were read have the digests the manifest knows."""
         record = next(record for record in self.manifest.layers if record.index == layer)
-        if not record.digests:
-            return
-        paths = layout.layer_paths(self.manifest.geometry, layer)
-        findings = [
-            Finding(
-                "digest-mismatch",
-                "its bytes are not those that were published",
-                path,
-                wanted.hex(),
-                got.hex(),
-            )
-            for path, wanted, got in zip(paths, record.digests, digests, strict=True)
-            if wanted is not None and wanted != got
-        ]
+        findings = record.wrong_digests(self.manifest.geometry, dict(enumerate(digests)))
         if findings:
             raise unsound(self.path, findings)

@@ -53,6 +53,16 @@ class LayerRecord:
         """The paths it lists, relative to the root."""
         return layout.layer_paths(geometry, self.index) if self.listed is None else iter(self.listed)
 
+    def wrong_digests(self, geometry: Geometry, read: Mapping[int, bytes]) -> list[Finding]:
+        """What was read and is not what was published; ``read`` by the files' places, as ``digests``."""
+        wrong = [at for at, digest in read.items() if self.digests and self.digests[at] not in (None, digest)]
+        paths = list(layout.layer_paths(geometry, self.index)) if wrong else []
+        words = "its bytes are not those that were published (SHA-256 differs)"
+        return [
+            Finding("digest-mismatch", words, paths[at], (self.digests[at] or b"").hex(), read[at].hex())
+            for at in wrong
+        ]
+
 
 def judge_layer(
     value: object, geometry: Geometry, document: str, *, digests_needed: bool

@@ -246,6 +246,19 @@ class _Reader:
         return value if is_index(value, WORD_LIMIT) else None
 
 
+def matching(manifest: Manifest, run_id: str, uid: int) -> list[Finding]:
+    """Whether an ephemeral manifest is that of the root it lies in: the run it is named for, its owner."""
+    found = []
+    document = manifest.schema.document
+    if manifest.run_id != run_id:
+        words = f"run_id is {manifest.run_id}, the root is named for {run_id}"
+        found.append(Finding("run-id", words, document, run_id, manifest.run_id))
+    if manifest.owner_uid != uid:
+        words = f"owner_uid is {manifest.owner_uid}, the root belongs to {uid}"
+        found.append(Finding("owner", words, document, uid, manifest.owner_uid))
+    return found
+
+
 def listed_paths(manifest: Manifest) -> Iterator[str]:
     """Every path the manifest lists and that may be touched, in the manifest's order of layers."""
     for layer in manifest.layers:

@@ -17,10 +17,10 @@ from pathlib import Path
 from hwctl.errors import Finding, Refused, from_os_error
 from hwctl.fs.atomic import create_document, rename_noreplace, replace_document, sync_dir
 from hwctl.fs.paths import read_document
-from hwctl.fs.walk import inode_of
 from hwctl.stores.ktint8 import json_text, layout, lease, manifest_text
-from hwctl.stores.ktint8.checks import unsound
+from hwctl.stores.ktint8.finished import unsound
 from hwctl.stores.ktint8.manifest import Schema
+from hwctl.stores.ktint8.root_lock import LockedRoot, inode_named
 from hwctl.stores.ktint8.staging import Staging
 from hwctl.stores.ktint8.tree import Plan, judge_tree
 
@@ -36,27 +36,28 @@ class Published:
     manifest_sha256: str
 
 
-def require_free(base_fd: int, name: str, path: Path) -> None:
+def require_free(root: LockedRoot, name: str) -> None:
     """Refuse early when the name is taken by anything, a dangling link too; the rename has the last word."""
+    path = root.path.with_name(name)
     try:
-        os.stat(name, dir_fd=base_fd, follow_symlinks=False)
-    except FileNotFoundError:
-        return
+        taken = inode_named(root.base_fd, name) is not None
     except OSError as exc:
         raise from_os_error(exc, "cannot look at the name to publish under", path) from exc
-    raise _taken(path)
+    if taken:
+        raise _taken(path)
 
 
 def _taken(path: Path) -> Refused:
     return Refused(f"{path} exists already; nothing was published", path=path)
 
 
-def publish(base_fd: int, root_fd: int, staging: str, final: Path, schema: Schema, data: bytes) -> Published:
-    """Give the tree in ``root_fd``, named ``staging`` in the base, its manifest ``data`` and its final name.
+def publish(root: LockedRoot, name: str, schema: Schema, data: bytes) -> Published:
+    """Give a staging root its manifest ``data`` and its final ``name`` in the base.
 
     Raises Refused when the name is taken, NoRoom or IoFailed; the root then is as it was, lease and all.
     """
-    require_free(base_fd, final.name, final)
+    base_fd, root_fd, final = root.base_fd, root.fd, root.path.with_name(name)
+    require_free(root, name)
     mode = PRIVATE if schema is Schema.EPHEMERAL else READABLE
     document = schema.document
     try:
@@ -69,10 +70,10 @@ def publish(base_fd: int, root_fd: int, staging: str, final: Path, schema: Schem
             if schema is Schema.PERSISTENT:
                 os.fchmod(root_fd, 0o755)  # a store to be shared; its staging root was ours alone
             sync_dir(root_fd)
-            rename_noreplace(base_fd, staging, base_fd, final.name)
+            rename_noreplace(base_fd, root.path.name, base_fd, name)
         except BaseException:
             # A signal may come between the rename and its return: a published tree is not to be undone.
-            if not _is_named(base_fd, final.name, root_fd):
+            if inode_named(base_fd, name) != root.lock.inode:
                 _undo(root_fd, document, before, kept)
             raise
         sync_dir(base_fd)
@@ -88,14 +89,6 @@ def _read(root_fd: int, name: str, limit: int) -> bytes | None:
         return read_document(name, dir_fd=root_fd, limit=limit).data
     except FileNotFoundError:
         return None
-
-
-def _is_named(base_fd: int, name: str, root_fd: int) -> bool:
-    try:
-        named = os.stat(name, dir_fd=base_fd, follow_symlinks=False)
-    except FileNotFoundError:
-        return False
-    return inode_of(named) == inode_of(os.fstat(root_fd))
 
 
 def _undo(root_fd: int, document: str, before: bytes | None, kept: bytes | None) -> None:
@@ -117,7 +110,7 @@ def publish_staged(staging: Staging, schema: Schema) -> Published:
     order = staging.order
     plan = Plan(order.geometry, order.layers, documents=frozenset({layout.LEASE}), private=not order.shared)
     try:
-        findings = list(judge_tree(staging.root_fd, plan))
+        findings = list(judge_tree(staging.root.fd, plan))
     except OSError as exc:
         raise from_os_error(exc, "cannot look at the staged tree", staging.path) from exc
     if findings or staging.missing:
@@ -129,5 +122,4 @@ def publish_staged(staging: Staging, schema: Schema) -> Published:
     origin = manifest_text.Origin(order.run_id, os.geteuid(), staging.producer, order.source)
     compose = manifest_text.ephemeral_text if schema is Schema.EPHEMERAL else manifest_text.persistent_text
     data = compose(order.geometry, texts, origin)
-    final = staging.path.with_name(order.final)
-    return publish(staging.base_fd, staging.root_fd, staging.path.name, final, schema, data)
+    return publish(staging.root, order.final, schema, data)

@@ -14,19 +14,17 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 from hwctl.errors import NoRoom, from_os_error
 from hwctl.fs import space
 from hwctl.fs.atomic import rename_noreplace, sync_dir
 from hwctl.fs.liveness import Process
-from hwctl.fs.locks import Held
 from hwctl.fs.paths import opened_dir
 from hwctl.fs.remove import remove_tree
-from hwctl.fs.walk import inode_of
 from hwctl.stores.ktint8 import content, layout, lease
 from hwctl.stores.ktint8.layer_writer import LayerWriter
 from hwctl.stores.ktint8.lease import Progress, StagingLease
+from hwctl.stores.ktint8.root_lock import LockedRoot, inode_named
 from hwctl.stores.ktint8.tree import Plan, judge_layer
 from hwctl.weights.amx import Geometry
 
@@ -57,15 +55,13 @@ class Staging:
     ``done`` maps every finished layer to the SHA-256 of its files in the order of ``layout.layer_paths``.
     """
 
-    def __init__(self, base_fd: int, root_fd: int, lock: Held, order: Order, path: Path) -> None:
-        """Takes the descriptors and the lock over; ``close`` lets them go."""
-        self.base_fd = base_fd
-        self.root_fd = root_fd
+    def __init__(self, root: LockedRoot, order: Order) -> None:
+        """Takes the root over; ``close`` lets it go."""
+        self.root = root
         self.order = order
-        self.path = path
+        self.path = root.path
         self.done: dict[int, tuple[bytes, ...]] = {}
         self.producer = Process.current()
-        self._lock = lock
 
     @property
     def missing(self) -> tuple[int, ...]:
@@ -85,8 +81,8 @@ class Staging:
             if digests is not None and layer_digest(digests) == recorded[layer]:
                 self.done[layer] = digests
         kept = {layout.LEASE, *map(layout.layer_dir, self.done)}
-        for name in set(os.listdir(self.root_fd)) - kept:
-            remove_tree(self.root_fd, name)
+        for name in set(os.listdir(self.root.fd)) - kept:
+            remove_tree(self.root.fd, name)
         self._write_lease(self._progress())
         self._reserve(workers)
 
@@ -94,12 +90,12 @@ class Staging:
         """The digests of a layer's files as they are now, None when it is not exactly what it should be."""
         geometry = self.order.geometry
         try:
-            if any(judge_layer(self.root_fd, layer, Plan(geometry, whole=(layer,)))):
+            if any(judge_layer(self.root.fd, layer, Plan(geometry, whole=(layer,)))):
                 return None
         except (FileNotFoundError, NotADirectoryError):
             return None
         digests: dict[int, bytes] = {}
-        for read in content.read_tree(self.root_fd, geometry, [layer], workers=workers, rules=False):
+        for read in content.read_tree(self.root.fd, geometry, [layer], workers=workers, rules=False):
             if read.findings:
                 return None
             digests |= read.digests
@@ -128,8 +124,8 @@ class Staging:
         folder_mode, file_mode = (0o755, 0o644) if self.order.shared else (0o700, 0o600)
         files = tuple(layout.part_files(self.order.geometry).values())
         batches = [files[at : at + _BATCH] for at in range(0, len(files), _BATCH)]
-        os.mkdir(name, folder_mode, dir_fd=self.root_fd)
-        with opened_dir(name, dir_fd=self.root_fd) as layer_fd:
+        os.mkdir(name, folder_mode, dir_fd=self.root.fd)
+        with opened_dir(name, dir_fd=self.root.fd) as layer_fd:
             for part in map(layout.part_dir, range(self.order.geometry.parts)):
                 os.mkdir(part, folder_mode, dir_fd=layer_fd)
                 with opened_dir(part, dir_fd=layer_fd) as part_fd:
@@ -143,15 +139,15 @@ class Staging:
 
     def layer(self, layer: int) -> LayerWriter:
         """The writer of a reserved layer."""
-        return LayerWriter(self.root_fd, layer, self.order.geometry)
+        return LayerWriter(self.root.fd, layer, self.order.geometry)
 
     def finish(self, writer: LayerWriter) -> None:
         """A layer is whole: give it its name, and put it on record."""
         try:
             digests = writer.close()
             name = layout.layer_dir(writer.layer)
-            rename_noreplace(self.root_fd, layout.partial_layer_dir(writer.layer), self.root_fd, name)
-            sync_dir(self.root_fd)
+            rename_noreplace(self.root.fd, layout.partial_layer_dir(writer.layer), self.root.fd, name)
+            sync_dir(self.root.fd)
             self.done[writer.layer] = digests
             self._write_lease(self._progress())
         except OSError as exc:
@@ -164,7 +160,7 @@ class Staging:
         order = self.order
         progress = Progress(order.source, order.geometry, layers)
         ours = StagingLease(order.run_id, os.geteuid(), self.producer.pid, self.producer, progress)
-        lease.write(self.root_fd, ours)
+        lease.write(self.root.fd, ours)
 
     def close(self) -> None:
         """Remove the root unless it was published, then let the lock go. In a forked child only the
@@ -175,18 +171,13 @@ class Staging:
         except OSError as exc:
             raise from_os_error(exc, "cannot remove the staging tree", self.path) from exc
         finally:
-            self._lock.release()
-            os.close(self.root_fd)
-            os.close(self.base_fd)
+            self.root.close()
 
     def _remove(self) -> None:
-        inode = inode_of(os.fstat(self.root_fd))
-        try:
-            named = inode_of(os.stat(self.path.name, dir_fd=self.base_fd, follow_symlinks=False))
-        except FileNotFoundError:
-            return  # published: the root has left this name
-        if named == inode:
-            remove_tree(self.base_fd, self.path.name, inode=inode)
+        inode = self.root.lock.inode
+        # Once it is published the root has left this name.
+        if inode_named(self.root.base_fd, self.path.name) == inode:
+            remove_tree(self.root.base_fd, self.path.name, inode=inode)
 
     def __enter__(self) -> Staging:
         return self

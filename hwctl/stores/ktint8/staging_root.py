@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 
-from hwctl.errors import Refused, from_os_error
-from hwctl.fs import space
+from hwctl.errors import Finding, NotFound, Refused, from_os_error
+from hwctl.fs.deadline import Deadline
 from hwctl.fs.liveness import Life
-from hwctl.fs.locks import Deadline, Held, Mode, acquire_dir
-from hwctl.fs.paths import open_dir
-from hwctl.fs.walk import Inode, inode_of
+from hwctl.fs.lock_table import Mode
+from hwctl.fs.paths import opened_dir
+from hwctl.fs.probe import probe
 from hwctl.stores.ktint8 import layout
 from hwctl.stores.ktint8.documents import read_lease, read_manifest
 from hwctl.stores.ktint8.producer import Producer, life_of
+from hwctl.stores.ktint8.root_lock import LockedRoot, inode_named, open_root
 from hwctl.stores.ktint8.staging import Order, Staging, layer_digest
 from hwctl.stores.ktint8.tree import judge_root
 
@@ -54,22 +55,20 @@ def _opened(
     base: Path, path: Path, order: Order, deadline: Deadline
 ) -> tuple[Staging, Mapping[int, str]] | None:
     """The root, locked, and the layers on record in it; what was made here goes again on any way out."""
-    with ExitStack() as undo:
-        base_fd = open_dir(base)
-        undo.callback(os.close, base_fd)
-        space.probe(base_fd)
+    with opened_dir(base) as base_fd:
+        probe(base_fd)
         taken = _take(base_fd, order.final, path, deadline)
         if taken is None:
             return None
-        root_fd, lock, made = taken
-        undo.callback(os.close, root_fd)
-        undo.callback(lock.release)
-        if made:
-            undo.callback(_drop_empty, base_fd, path.name)
-        recorded = {} if made else _resumable(root_fd, order, path)
-        staging = Staging(base_fd, root_fd, lock, order, path)
-        undo.pop_all()
-    return staging, recorded
+        root, made = taken
+        try:
+            recorded = {} if made else _resumable(root.fd, order, path)
+            return Staging(root, order), recorded
+        except BaseException:
+            if made:
+                _drop_empty(base_fd, path.name)
+            root.close()
+            raise
 
 
 def _drop_empty(base_fd: int, name: str) -> None:
@@ -77,25 +76,24 @@ def _drop_empty(base_fd: int, name: str) -> None:
         os.rmdir(name, dir_fd=base_fd)
 
 
-def _take(base_fd: int, final: str, path: Path, deadline: Deadline) -> tuple[int, Held, bool] | None:
-    """The root's descriptor, its lock, and whether it was made just now; None once ``final`` is there."""
-    name = path.name
-    while _named(base_fd, final) is None:
-        made = _make(base_fd, name)
-        with ExitStack() as undo:
+def _take(base_fd: int, final: str, path: Path, deadline: Deadline) -> tuple[LockedRoot, bool] | None:
+    """The root, locked, and whether it was made just now; None once ``final`` is there."""
+    while inode_named(base_fd, final) is None:
+        made = _make(base_fd, path.name)
+        try:
+            root = open_root(path, Mode.EXCLUSIVE, deadline, base_fd=base_fd, judge=_judge)
+        except NotFound:
+            continue  # published or removed while we waited: begin again with what is there now
+        except BaseException:
             if made:
-                undo.callback(_drop_empty, base_fd, name)
-            root_fd = _open_root(base_fd, name, path)
-            if root_fd is None:
-                continue
-            undo.callback(os.close, root_fd)
-            lock = acquire_dir(root_fd, Mode.EXCLUSIVE, deadline)
-            if _named(base_fd, name) == lock.inode:
-                undo.pop_all()
-                return root_fd, lock, made
-            # Published or removed while we waited: begin again with what is there now.
-            lock.release()
+                _drop_empty(base_fd, path.name)
+            raise
+        return root, made
     return None
+
+
+def _judge(st: os.stat_result) -> list[Finding]:
+    return judge_root(st, os.geteuid())
 
 
 def _make(base_fd: int, name: str) -> bool:
@@ -104,23 +102,6 @@ def _make(base_fd: int, name: str) -> bool:
     except FileExistsError:
         return False
     return True
-
-
-def _open_root(base_fd: int, name: str, path: Path) -> int | None:
-    try:
-        faults = judge_root(os.stat(name, dir_fd=base_fd, follow_symlinks=False), os.geteuid())
-        if faults:
-            raise Refused(f"{path}: {faults[0].message}", path=path)
-        return open_dir(name, dir_fd=base_fd)
-    except FileNotFoundError:
-        return None
-
-
-def _named(base_fd: int, name: str) -> Inode | None:
-    try:
-        return inode_of(os.stat(name, dir_fd=base_fd, follow_symlinks=False))
-    except FileNotFoundError:
-        return None
 
 
 def _resumable(root_fd: int, order: Order, path: Path) -> Mapping[int, str]:

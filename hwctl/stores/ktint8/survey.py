@@ -12,13 +12,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hwctl.errors import Finding, HwctlError, from_os_error
-from hwctl.fs.locks import LockTable, Mode
+from hwctl.fs.lock_table import LockTable, Mode
 from hwctl.fs.paths import kind_of, opened_dir
 from hwctl.fs.space import Usage, usage
 from hwctl.fs.walk import Inode, inode_of
 from hwctl.stores.base import Artifact, Family, Holders, State
 from hwctl.stores.ktint8 import layout, note, roots
-from hwctl.stores.ktint8.documents import ReadLease, read_lease, read_manifest
+from hwctl.stores.ktint8.documents import ReadLease, read_lease
+from hwctl.stores.ktint8.finished import judge_documents
 from hwctl.stores.ktint8.listing import LayerState
 from hwctl.stores.ktint8.manifest import Manifest
 from hwctl.stores.ktint8.producer import Producer, describe
@@ -124,10 +125,8 @@ class Survey:
         )
 
     def _finished(self, root: Root, root_fd: int, st: os.stat_result, used: Usage) -> Artifact:
-        read = read_manifest(root_fd, ephemeral=root.kind is Kind.EPHEMERAL)
-        manifest, findings = read.parsed.manifest, read.parsed.findings
-        if root.kind is Kind.EPHEMERAL and manifest is not None:
-            findings = (*findings, *matching(manifest, root, st.st_uid))
+        found = judge_documents(root_fd, root, half_consumed=True)
+        read, manifest, findings = found.read, found.manifest, found.findings
         state = _state(manifest, findings)
         reason = findings[0].message if findings else None
         if manifest is None:
@@ -177,19 +176,6 @@ class Survey:
         entries = self._locks.entries(inode)
         exclusive = sum(entry.mode is Mode.EXCLUSIVE for entry in entries)
         return Holders(len(entries) - exclusive, exclusive, tuple(sorted({entry.pid for entry in entries})))
-
-
-def matching(manifest: Manifest, root: Root, uid: int) -> list[Finding]:
-    """Whether an ephemeral manifest is that of the root it lies in: the run's name and the owner."""
-    found = []
-    document = manifest.schema.document
-    if manifest.run_id != root.key:
-        words = f"run_id is {manifest.run_id}, the root is named for {root.key}"
-        found.append(Finding("run-id", words, document, root.key, manifest.run_id))
-    if manifest.owner_uid != uid:
-        words = f"owner_uid is {manifest.owner_uid}, the root belongs to {uid}"
-        found.append(Finding("owner", words, document, uid, manifest.owner_uid))
-    return found
 
 
 def _state(manifest: Manifest | None, findings: tuple[Finding, ...]) -> State:

@@ -11,7 +11,7 @@ import ktroot
 import pytest
 
 from hwctl.errors import HwctlError, IoFailed, NotFound
-from hwctl.fs.locks import Deadline
+from hwctl.fs.deadline import Deadline
 from hwctl.stores.ktint8.copying import TreeSource, opened_source
 from hwctl.weights.amx import Projection
 
@@ -48,7 +48,7 @@ def replaced(root: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "kind", "words"),
     [
-        (removed, NotFound, "was consumed or removed meanwhile"),
+        (removed, NotFound, "was published, consumed, moved or removed meanwhile"),
         (replaced, IoFailed, "cannot read layer 3: Not a directory"),
     ],
 )
