@@ -17,8 +17,9 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 
 from hwctl.errors import Finding, from_os_error
+from hwctl.fs.deadline import Deadline
 from hwctl.fs.digest import ShortRead
-from hwctl.fs.locks import Deadline
+from hwctl.fs.lock_file import shown_path
 from hwctl.fs.pace import Pacer, Watch
 from hwctl.fs.pagecache import QuietFile, Ways
 from hwctl.fs.paths import NotRegular, open_regular, opened_dir
@@ -143,7 +144,7 @@ class _Reader:
         except (FileNotFoundError, NotADirectoryError):
             findings.append(Finding("missing-directory", "the directory is missing", f"{folder}/{part}"))
         except OSError as exc:
-            raise from_os_error(exc, "cannot read", f"{folder}/{part}") from exc
+            raise from_os_error(exc, "cannot read", shown_path(f"{folder}/{part}", self._root_fd)) from exc
         return ReadBatch(batch, digests, tuple(findings))
 
     def _pair(self, part_fd: int, folder: str, pair: Pair, digests: dict[int, bytes]) -> list[Finding]:

@@ -15,6 +15,7 @@ from contextlib import suppress
 
 from hwctl.errors import NoRoom, Refused, from_os_error
 from hwctl.fs.atomic import replace_document
+from hwctl.fs.lock_file import shown_path
 from hwctl.fs.mounts import mount_id
 from hwctl.fs.openfiles import OpenFiles
 from hwctl.fs.paths import opened_dir
@@ -129,7 +130,7 @@ def remove_listed(
     except FileNotFoundError:
         pass  # somebody else has removed it meanwhile
     except OSError as exc:
-        raise from_os_error(exc, f"cannot remove {name}") from exc
+        raise from_os_error(exc, f"cannot remove {name}", shown_path(name, base_fd)) from exc
     return tally.result()
 
 
@@ -162,7 +163,8 @@ def rewrite(root_fd: int, document: str, data: bytes) -> None:
     try:
         replace_document(root_fd, document, data, mode=mode)
     except OSError as exc:
-        raise from_os_error(exc, "cannot rewrite the manifest", document) from exc
+        path = shown_path(document, root_fd)
+        raise from_os_error(exc, "cannot rewrite the manifest", path) from exc
 
 
 def restore(root_fd: int, document: str, data: bytes) -> None:

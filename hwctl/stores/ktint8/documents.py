@@ -13,6 +13,7 @@ import stat
 from dataclasses import dataclass
 
 from hwctl.errors import Finding, from_os_error
+from hwctl.fs.lock_file import shown_path
 from hwctl.fs.paths import NotRegular, TooLarge, read_document
 from hwctl.stores.ktint8 import json_text, layout, lease, manifest
 from hwctl.stores.ktint8.lease import StagingLease
@@ -78,7 +79,7 @@ def _exists(root_fd: int, name: str) -> bool:
     except FileNotFoundError:
         return False
     except OSError as exc:
-        raise from_os_error(exc, f"cannot look at {name}") from exc
+        raise from_os_error(exc, f"cannot look at {name}", shown_path(name, root_fd)) from exc
     return True
 
 
@@ -90,7 +91,7 @@ def _read(root_fd: int, name: str, limit: int, what: str) -> tuple[bytes, int, F
     except OSError as exc:
         if exc.errno == errno.ELOOP:
             return b"", 0, Finding(f"{what}-file", f"the {what} is a symbolic link", name)
-        raise from_os_error(exc, f"cannot read the {what}") from exc
+        raise from_os_error(exc, f"cannot read the {what}", shown_path(name, root_fd)) from exc
     links = document.stat.st_nlink
     if links != 1:
         return b"", 0, Finding(f"{what}-file", f"the {what} has {links} hard links", name, 1, links)

@@ -12,8 +12,9 @@ import threading
 from collections.abc import Iterable
 from contextlib import ExitStack
 
-from hwctl.errors import IoFailed, from_os_error
+from hwctl.errors import HwctlError, IoFailed, from_os_error
 from hwctl.fs.atomic import sync_dir, write_all
+from hwctl.fs.lock_file import shown_path
 from hwctl.fs.paths import opened_dir
 from hwctl.stores.ktint8 import layout
 from hwctl.weights.amx import Geometry, Kind, Piece, Projection
@@ -31,8 +32,8 @@ class LayerWriter:
         self._digests: list[bytes | None] = [None] * geometry.layer_files
         self._stop = threading.Event()
         self._stack = ExitStack()
+        folder = layout.partial_layer_dir(layer)
         try:
-            folder = layout.partial_layer_dir(layer)
             self._layer_fd = self._stack.enter_context(opened_dir(folder, dir_fd=root_fd))
             self._part_fds = [
                 self._stack.enter_context(opened_dir(layout.part_dir(part), dir_fd=self._layer_fd))
@@ -40,7 +41,7 @@ class LayerWriter:
             ]
         except OSError as exc:
             self._stack.close()
-            raise from_os_error(exc, f"cannot open layer {layer}") from exc
+            raise from_os_error(exc, f"cannot open layer {layer}", shown_path(folder, root_fd)) from exc
 
     def write(self, expert: int, pieces: Iterable[Piece]) -> int:
         """Write all files of one expert; the bytes written.
@@ -95,6 +96,7 @@ class _File:
     """A reserved file that is being filled from front to back."""
 
     def __init__(self, part_fd: int, name: str, size: int) -> None:
+        self._part_fd = part_fd
         self._name = name
         self._size = size
         self._offset = 0
@@ -102,7 +104,7 @@ class _File:
         try:
             self._fd = os.open(name, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=part_fd)
         except OSError as exc:
-            raise from_os_error(exc, f"cannot open {name}") from exc
+            raise self._failed(exc, "open") from exc
 
     def append(self, piece: Piece) -> None:
         if piece.offset != self._offset or piece.offset + piece.data.nbytes > self._size:
@@ -112,7 +114,7 @@ class _File:
         try:
             write_all(self._fd, piece.data, self._offset)
         except OSError as exc:
-            raise from_os_error(exc, f"cannot write {self._name}") from exc
+            raise self._failed(exc, "write") from exc
         self._hash.update(piece.data)
         self._offset += piece.data.nbytes
 
@@ -123,8 +125,11 @@ class _File:
         try:
             os.fsync(self._fd)
         except OSError as exc:
-            raise from_os_error(exc, f"cannot sync {self._name}") from exc
+            raise self._failed(exc, "sync") from exc
         return self._hash.digest()
+
+    def _failed(self, exc: OSError, what: str) -> HwctlError:
+        return from_os_error(exc, f"cannot {what} {self._name}", shown_path(self._name, self._part_fd))
 
     def close(self) -> None:
         os.close(self._fd)

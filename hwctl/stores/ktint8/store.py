@@ -12,7 +12,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from hwctl.errors import IoFailed, NotFound, Refused, from_os_error
-from hwctl.fs.locks import Deadline, Mode, acquire_dir
+from hwctl.fs.deadline import Deadline
+from hwctl.fs.lock_table import Mode
+from hwctl.fs.locks import acquire_dir
 from hwctl.fs.openfiles import OpenFiles, RecentOpenFiles
 from hwctl.fs.paths import opened_dir, read_document
 from hwctl.fs.remove import remove_tree
@@ -56,10 +58,8 @@ class KtInt8Store:
 
     @property
     def owner_uid(self) -> int:
-        try:
+        with _told(self._root):
             return os.stat(self._root).st_uid
-        except OSError as exc:
-            raise from_os_error(exc, f"cannot look at {self._root}", self._root) from exc
 
     @property
     def frozen(self) -> str | None:
@@ -97,16 +97,17 @@ class KtInt8Store:
         return None
 
     def scan(self, *, sizes: bool = True) -> Iterator[Artifact]:
-        return Survey(self._root, sizes=sizes).entries()
+        return self._survey(sizes=sizes).entries()
 
     def look(self, artifact: Artifact, *, sizes: bool = True) -> Artifact | None:
         found = located(artifact.path)
         if found is None or found[1] is None:
             return None
-        return Survey(self._root, sizes=sizes).entry(found[1], artifact)
+        return self._survey(sizes=sizes).entry(found[1], artifact)
 
     def check(self, artifact: Artifact, level: Level, options: CheckOptions) -> Report:
-        return checks.check(artifact, level, options)
+        with _told(artifact.path):
+            return checks.check(artifact, level, options)
 
     def lease(self, artifact: Artifact, mode: Mode, deadline: Deadline, *, create: bool = False) -> Lease:
         """The lock on the root directory itself: there is nothing to create."""
@@ -124,10 +125,8 @@ class KtInt8Store:
         return Lease((held,))
 
     def stale(self, artifact: Artifact, policy: StalePolicy) -> Staleness:
-        try:
+        with _told(artifact.path):
             return staleness.judge(artifact, policy, self._open_files)
-        except OSError as exc:
-            raise from_os_error(exc, "cannot look into it", artifact.path) from exc
 
     def deny(self, artifact: Artifact, reason: str) -> bool:
         """There is no such mark: kt-kernel's readers would not look for it."""
@@ -147,10 +146,8 @@ class KtInt8Store:
 
     def users(self, artifact: Artifact) -> tuple[str, ...]:
         """kt-kernel's consumer holds no lock; the files it has open or mapped give it away."""
-        try:
+        with _told(artifact.path):
             return staleness.users(artifact, self._open_files)
-        except OSError as exc:
-            raise from_os_error(exc, "cannot look into it", artifact.path) from exc
 
     def removable(self, artifact: Artifact) -> str | None:
         """A finished tree without a sound manifest may be anybody's."""
@@ -162,7 +159,7 @@ class KtInt8Store:
         """A staging or quarantined tree goes whole, of any other only what its manifest lists."""
         if artifact.state is State.FOREIGN:
             raise Refused(f"not removed: {artifact.reason}", path=artifact.path)
-        with opened_dir(artifact.path.parent) as parent_fd:
+        with _told(artifact.path), opened_dir(artifact.path.parent) as parent_fd:
             name, seen = artifact.path.name, self._open_files()
             if artifact.state is State.STAGING:
                 return _removed_whole(parent_fd, name, artifact, seen)
@@ -179,19 +176,32 @@ class KtInt8Store:
         with acquire_dir(self._root, Mode.EXCLUSIVE, deadline):
             yield
 
+    def _survey(self, *, sizes: bool = True) -> Survey:
+        with _told(self._root):
+            return Survey(self._root, sizes=sizes)
+
     def _entry(self, path: Path) -> Artifact:
         found = located(path)
-        artifact = None if found is None or found[1] is None else Survey(self._root).entry(found[1])
+        artifact = None if found is None or found[1] is None else self._survey().entry(found[1])
         if artifact is None:
             raise NotFound("vanished while it was moved", path=path)
         return artifact
 
 
 def _removed_whole(parent_fd: int, name: str, artifact: Artifact, seen: OpenFiles) -> Removed:
-    try:
-        # Without lease and manifest what a killed removal leaves could be proven nobody's by no one.
-        last = (layout.LEASE, layout.EPHEMERAL_MANIFEST)
-        gone = remove_tree(parent_fd, name, inode=artifact.inode, open_files=seen, last=last)
-    except OSError as exc:
-        raise from_os_error(exc, "cannot remove it", artifact.path) from exc
+    # Without lease and manifest what a killed removal leaves could be proven nobody's by no one.
+    last = (layout.LEASE, layout.EPHEMERAL_MANIFEST)
+    gone = remove_tree(parent_fd, name, inode=artifact.inode, open_files=seen, last=last)
     return Removed(gone.files, gone.bytes_freed, gone.still_mapped, gone.size)
+
+
+@contextmanager
+def _told(path: Path) -> Iterator[None]:
+    """OSErrors as what they mean to the verbs. A name that is not found makes ``path`` NotFound only if that
+    is gone itself: it may be one of /proc."""
+    try:
+        yield
+    except OSError as exc:
+        if isinstance(exc, FileNotFoundError) and not os.path.lexists(path):
+            raise NotFound("is gone", path=path) from exc
+        raise from_os_error(exc, f"cannot work on {path}", path) from exc
