@@ -29,9 +29,6 @@ _STYLES = {
 _COUNTED = {VALID: (VALID,), DAMAGED: (DAMAGED, DENIED), ABSENT: (ABSENT,), UNCHECKED: (UNCHECKED,)}
 """Totals and metrics by what they count: for a program, a denied artifact is a damaged one."""
 
-_IN_PLACE = frozenset({State.DAMAGED, State.INCOMPLETE, State.DENIED})
-"""What can be set aside: not what is in quarantine already, in work, or half consumed."""
-
 _DENIALS = frozenset({"denied", "invalidated"})
 _DEPTH = {Level.MARKER: "markers only", Level.SIZE: "sizes only", Level.FULL: "every byte"}
 
@@ -41,7 +38,7 @@ class Tally:
 
     def __init__(self, answer: Answer, level: Level) -> None:
         self._answer = answer
-        self._level = level
+        self.level = level
         self._words: Counter[str] = Counter()
         self._codes: Counter[str] = Counter()
         self._warnings: dict[str, list[str]] = {}
@@ -56,15 +53,15 @@ class Tally:
         if verdict.artifact.state is State.VANISHED and verdict.error is None:
             # Evicted or replaced meanwhile: neither damage nor a failure to look (EVI-08).
             self._vanished += 1
-            answer.result(verdict_fields(verdict, self._level), verdict.status)
+            answer.result(verdict_fields(verdict, self.level), verdict.status)
             answer.line(Styled("vanished", Style.FAINT), f" {path}")
             return
-        answer.result(verdict_fields(verdict, self._level), verdict.status)
+        answer.result(verdict_fields(verdict, self.level), verdict.status)
         word = _word(verdict)
         self._say(word, path, verdict.error)
         if report is None:
             return
-        self._mendable |= word == DAMAGED and report.artifact.state in _IN_PLACE
+        self._mendable |= word == DAMAGED and verdict.mendable
         self._bytes += report.checked_bytes
         self._contents_unread |= report.content is Content.NOT_CHECKED
         for finding in report.findings:
@@ -79,7 +76,7 @@ class Tally:
         """Tell of a PATH that leads to no artifact, as of an artifact that is not there."""
         absent = isinstance(error, NotFound)
         row = missing_fields(path, State.ABSENT if absent else State.UNREADABLE)
-        self._answer.result({**row, **_unchecked(self._level, error)}, error.status)
+        self._answer.result({**row, **_unchecked(self.level, error)}, error.status)
         self._say(ABSENT if absent else UNCHECKED, str(path), error)
 
     def _say(self, word: str, path: str, error: HwctlError | None) -> None:
@@ -115,13 +112,13 @@ class Tally:
     def _sentence(self, total: int) -> str:
         """The verdict. Only a full check may call itself verified (VER-05)."""
         words = self._words
-        full = self._level is Level.FULL
+        full = self.level is Level.FULL
         if not total:
             insist = "no artifacts here; name one, or --identity, where one must be there"
             return "nothing was checked" if self._answer.errors else f"nothing to check: {insist}"
         counts = [f"{words[word]} {word}" for word in _STYLES if words[word]]
         outcome = "all valid, no errors found" if words[VALID] == total else ", ".join(counts)
-        how = "verified" if full else f"checked, {_DEPTH[self._level]},"
+        how = "verified" if full else f"checked, {_DEPTH[self.level]},"
         sentence = f"{how} {text.number(total, 'artifact')}: {outcome}"
         if words[ABSENT] + words[UNCHECKED] == total:
             sentence = f"nothing was {'verified' if full else 'checked'}: {outcome}"

@@ -15,7 +15,7 @@ from hwctl.cli.wishes import Wishes
 from hwctl.core import verify as core
 from hwctl.core.verify import Selection, Subject
 from hwctl.errors import HwctlError, Usage
-from hwctl.fs.locks import Deadline
+from hwctl.fs.deadline import Deadline
 from hwctl.stores import locate
 from hwctl.stores.base import CheckOptions, Family, Level, State
 
@@ -55,6 +55,8 @@ def select(tally: Tally, paths: Sequence[Path], family: Family | None, wishes: W
                 found, others = core.whole(store)
                 subjects += found
                 skipped += others
+                if not found and (verdict := core.of_itself(store, tally.level)) is not None:
+                    tally.add(verdict)
         except HwctlError as exc:
             if isinstance(exc, Usage):
                 raise

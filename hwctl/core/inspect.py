@@ -21,7 +21,8 @@ from hwctl.fs import numa, space
 from hwctl.fs.mounts import Mount, mount_of, storage_class
 from hwctl.fs.paths import NotRegular, open_regular
 from hwctl.stores.base import Artifact, Death, Staleness, StalePolicy, State, Store
-from hwctl.weights.safetensors_file import Header, TensorEntry, read_header
+from hwctl.weights.safetensors_file import Header, read_header
+from hwctl.weights.tensor_layout import TensorEntry
 
 _MAY_BE_STALE = frozenset({State.STAGING, State.TEMPORARY, State.CONSUMING, State.ORPHAN})
 DAMAGED_STATES = frozenset({State.DAMAGED, State.INCOMPLETE, State.DENIED})
@@ -137,7 +138,8 @@ class FileView:
 def view(store: Store) -> View:
     """A whole store. Raises HwctlError when the root itself cannot be looked at."""
     rows = tuple(row_of(store, artifact) for artifact in store.scan())
-    warnings = list(hazards(store.root, store.owner_uid))
+    warnings = [f"no reader opens this store: {fault.message}" for fault in store.faults]
+    warnings += hazards(store.root, store.owner_uid)
     freeable = sum((_freeable(store, row) for row in rows), Freeable())
     try:
         size, budget = store.size(), store.budget()
@@ -157,14 +159,23 @@ def with_models(store: Store, rows: Iterable[Row]) -> list[Row]:
 
 def row_of(store: Store, artifact: Artifact) -> Row:
     """The row of one entry."""
-    if artifact.state is State.READY and (fault := store.fault(artifact)) is not None:
-        artifact = replace(artifact, state=State.DAMAGED, reason=fault)
+    if artifact.state is State.READY:
+        artifact = _looked_at(store, artifact)
     if artifact.state not in _MAY_BE_STALE:
         return Row(artifact)
     try:
         return Row(artifact, store.stale(artifact, StalePolicy()))
     except HwctlError as exc:
         return Row(artifact, Staleness(Death.UNPROVEN, (exc.message,)))
+
+
+def _looked_at(store: Store, artifact: Artifact) -> Artifact:
+    """What its place and markers call ready, with what else shows without reading it."""
+    try:
+        fault = store.fault(artifact)
+    except HwctlError as exc:
+        return replace(artifact, state=State.UNREADABLE, reason=exc.message)
+    return artifact if fault is None else replace(artifact, state=State.DAMAGED, reason=fault)
 
 
 def _freeable(store: Store, row: Row) -> Freeable:

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from hwctl.core.absence import explain, of_staging
-from hwctl.errors import Busy, Finding, HwctlError, NotFound, Status, from_os_error
-from hwctl.fs.locks import Deadline
+from hwctl.errors import Busy, Finding, HwctlError, NotFound, Status, Unsupported, from_os_error
+from hwctl.fs.deadline import Deadline
 from hwctl.stores.base import (
     Artifact,
     CheckOptions,
@@ -37,6 +37,9 @@ CHECKED_STATES = frozenset(
 )
 """What a check of a whole store looks at: all that a reader could take for an artifact. Staging,
 quarantine, leftovers and strangers are counted and passed over."""
+
+_IN_PLACE = frozenset({State.DAMAGED, State.INCOMPLETE, State.DENIED})
+"""What can be set aside: not what is in quarantine already, in work, or half consumed."""
 
 _POLL_SECONDS = 0.2
 
@@ -61,12 +64,17 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The answer for one entry: a report, or why there is none."""
+    """The answer for one entry: a report, or why there is none.
+
+    ``mendable`` says that setting the artifact aside and publishing it again would help: it is in place,
+    and what is wrong is not the store.
+    """
 
     artifact: Artifact
     status: Status
     report: Report | None = None
     error: HwctlError | None = None
+    mendable: bool = False
 
 
 def whole(store: Store) -> tuple[list[Subject], Counter[State]]:
@@ -78,6 +86,20 @@ def whole(store: Store) -> tuple[list[Subject], Counter[State]]:
         else:
             skipped[artifact.state] += 1
     return subjects, skipped
+
+
+def of_itself(store: Store, level: Level) -> Verdict | None:
+    """The answer for a store without anything to check, where the store itself is wrong; else None.
+
+    With artifacts it is theirs: no reader can open them.
+    """
+    artifact = Artifact(store.family, store.root, "", store.root, State.DAMAGED, owner_uid=store.owner_uid)
+    if store.frozen is not None:
+        return Verdict(artifact, Status.UNSUPPORTED, error=Unsupported(store.frozen, path=store.root))
+    if not store.faults:
+        return None
+    artifact = replace(artifact, reason=store.faults[0].message)
+    return Verdict(artifact, Status.DAMAGED, Report(artifact, level, store.faults))
 
 
 def select(subjects: Iterable[Subject], skipped: Mapping[State, int]) -> Selection:
@@ -171,7 +193,9 @@ def judge(subject: Subject, level: Level, options: CheckOptions) -> Verdict:
     if report.artifact.state is State.READY:
         # Its place and markers say ready; now it is known better.
         report = replace(report, artifact=replace(report.artifact, state=State.DAMAGED))
-    return Verdict(report.artifact, Status.DAMAGED, report)
+    of_store = all(finding in subject.store.faults for finding in report.findings)
+    mendable = report.artifact.state in _IN_PLACE and not of_store
+    return Verdict(report.artifact, Status.DAMAGED, report, mendable=mendable)
 
 
 def wait_until_ready(

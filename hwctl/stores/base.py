@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Protocol
 
 from hwctl.errors import Finding
-from hwctl.fs.locks import Deadline, Held, Mode
+from hwctl.fs.deadline import Deadline
+from hwctl.fs.lock_table import Mode
+from hwctl.fs.locks import Held
 
 Advance = Callable[[int], None]
 """Told of every stretch of bytes that was worked through, for progress and pace."""
@@ -237,6 +239,11 @@ class Store(Protocol):
         ...
 
     @property
+    def faults(self) -> tuple[Finding, ...]:
+        """What is wrong with the store itself, for which its readers would not open it; mostly nothing."""
+        ...
+
+    @property
     def frozen(self) -> str | None:
         """Why nothing may be changed in the whole store, such as a schema that is not known; None mostly."""
         ...
@@ -269,8 +276,8 @@ class Store(Protocol):
         ...
 
     def fault(self, artifact: Artifact) -> str | None:
-        """What the sizes of a ready entry's files show to be wrong with it, as far as that costs next to
-        nothing; like ``model`` for showing only. None proves nothing: that takes ``check``.
+        """Why a ready entry is none after all, as far as that shows without reading it; like ``model`` for
+        showing only. None proves nothing: that takes ``check``. Raises where not even that can be seen.
         """
         ...
 

@@ -7,6 +7,7 @@ import os
 import struct
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -293,7 +294,7 @@ def test_a_payload_that_was_cut_or_lost_is_damaged_at_a_glance(hwctl: Run, weigh
     payload.unlink()
     artifact.chmod(0o555)
     (row,) = hwctl("inspect", artifact, "--json").results
-    assert (row["state"], row["reason"]) == ("damaged", "model.safetensors is missing")
+    assert (row["state"], row["reason"]) == ("damaged", "'model.safetensors' is declared and not there")
 
 
 @pytest.mark.parametrize(
@@ -309,10 +310,80 @@ def test_a_payload_that_was_cut_or_lost_is_damaged_at_a_glance(hwctl: Run, weigh
         b'{"files":' + b"[" * 90000,
     ],
 )
-def test_a_manifest_that_tells_no_sizes_is_no_reason(hwctl: Run, weights: Path, manifest: bytes) -> None:
+def test_what_is_no_manifest_makes_no_artifact_ready(hwctl: Run, weights: Path, manifest: bytes) -> None:
     path = weights / "artifacts" / make_hostweights.key_of(0) / "manifest.json"
     path.chmod(0o644)
     path.write_bytes(manifest)
-    run = hwctl("inspect", path.parent, "--json")
-    assert run.status == 0 and run.results[0]["model"] is None
-    assert "declared" not in (run.results[0]["reason"] or "")
+    path.chmod(0o444)
+    (row,) = hwctl("inspect", path.parent, "--json").results
+    assert (row["state"], row["model"]) == ("damaged", None)
+    assert "manifest.json" in row["reason"]
+
+
+def test_a_long_manifest_is_not_parsed_for_a_row(hwctl: Run, weights: Path) -> None:
+    """Sealed bytes are what a publisher wrote; only what does not fit its seal is gone through."""
+    artifact = weights / "artifacts" / make_hostweights.key_of(0)
+    for name in ("other.bin", "model.safetensors"):
+        path = artifact / name
+        artifact.chmod(0o755)
+        if path.exists():
+            path.chmod(0o644)  # nobody may write to a payload
+        else:
+            path.write_bytes(b"")
+        artifact.chmod(0o555)
+        (row,) = hwctl("inspect", artifact, "--json").results
+        assert row["state"] == "damaged" and name in row["reason"]
+        artifact.chmod(0o755)
+        if name == "other.bin":
+            path.unlink()
+        artifact.chmod(0o555)
+
+
+POLICY = json.dumps(
+    {
+        "schema_version": 2,
+        "policy_version": 1,
+        "max_artifact_bytes": None,
+        "max_store_bytes": None,
+        "min_free_bytes": 0,
+        "eviction": "none",
+    }
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"), [("domain.json", "{}"), ("domain-policy.json", POLICY), ("mode", "")]
+)
+def test_a_store_that_nobody_opens_is_said_to_be_one(
+    hwctl: Run, weights: Path, store: Path, name: str, content: str
+) -> None:
+    """With artifacts it is theirs; an empty one is damaged all the same, and not "nothing to check"."""
+    for root in (weights, store):
+        if name == "mode":
+            root.chmod(0o777)
+        else:
+            (root / name).unlink(missing_ok=True)
+            (root / name).write_text(content)
+        run = hwctl("inspect", root, "--json")
+        assert run.status == 0
+        assert any("no reader opens this store" in warning for warning in run.document["warnings"])
+        run = hwctl("verify", root, "--json")
+        assert run.status == (13 if name == "domain-policy.json" else 65)
+        assert {row["store"] for row in run.results} == {str(root)}
+    (row,) = hwctl("verify", store, "--json").results
+    assert (row["path"], row["state"]) == (str(store), "damaged")
+    told = hwctl("verify", weights)
+    assert "hwctl quarantine" not in told.err  # setting a sound artifact aside mends no store
+
+
+def test_what_its_owner_cannot_read_is_not_ready(hwctl: Run) -> None:
+    with tempfile.TemporaryDirectory(prefix="hwctl-unreadable-") as name:
+        Path(name).chmod(0o755)
+        weights = make_hostweights.make_store(Path(name) / "weights")
+        make_hostweights.make_artifact(weights, 0)
+        manifest = weights / "artifacts" / make_hostweights.key_of(0) / "manifest.json"
+        manifest.chmod(0)
+        for path in (weights, *weights.rglob("*")):
+            os.chown(path, run_hwctl.NOBODY, run_hwctl.NOBODY, follow_symlinks=False)
+        (row,) = hwctl("inspect", manifest.parent, "--json", uid=run_hwctl.NOBODY).results
+        assert (row["state"], "manifest.json" in row["reason"]) == ("unreadable", True)

@@ -1,4 +1,4 @@
-"""What a manifest tells at a glance: the model, and whether a payload file is of another size than declared.
+"""What an artifact tells at a glance: its model, and whether it looks as a publisher leaves one.
 
 For looking at and not for judging, which is ``checks``. A manifest may list 20,000 tensors, and a store hold
 10,000 manifests. In the canonical form files and identity stand before the tensors, so only as much of the
@@ -8,13 +8,19 @@ beginning is read as it takes to come to their end.
 from __future__ import annotations
 
 import codecs
+import hashlib
 import json
 import os
 import re
 from pathlib import Path
 
-from hwctl.fs.paths import open_regular, opened_dir
-from hwctl.stores.hostweights.layout import MANIFEST, READY, is_safe_name
+from hwctl.fs.paths import open_regular, opened_dir, read_document
+from hwctl.stores.hostweights import canonical
+from hwctl.stores.hostweights.fields import Problems
+from hwctl.stores.hostweights.judging import Trust, judge_ascii, judge_regular
+from hwctl.stores.hostweights.layout import MANIFEST, METADATA_LIMIT, READY
+from hwctl.stores.hostweights.manifest import parse_ready
+from hwctl.stores.hostweights.records import INTEGRITY_MODE
 
 _READS = (1 << 14, 1 << 18, 1 << 22)
 """Bytes to read, then to have read, then to give up at. Parsed, hostile JSON takes thirty times as much."""
@@ -29,23 +35,46 @@ def model_of(artifact: Path) -> str | None:
     return _name(identity.get("source")) if isinstance(identity, dict) else None
 
 
-def fault_of(artifact: Path) -> str | None:
-    """What a stat of the payload files shows to be wrong; None also where the manifest does not tell."""
-    files = _member(artifact, "files")
-    for file in files if isinstance(files, list) else ():
-        name, size = (file.get("file_name"), file.get("size")) if isinstance(file, dict) else (None, None)
-        if not isinstance(name, str) or not is_safe_name(name) or type(size) is not int:
-            return None
-        try:
-            there = os.lstat(artifact / name).st_size
-        except FileNotFoundError:
-            # Unless the whole artifact was moved away just now.
-            return f"{name} is missing" if os.path.lexists(artifact / READY) else None
-        except (OSError, ValueError):
-            return None
-        if there != size:
-            return f"{name} has {there} bytes, declared are {size}"
-    return None
+def looks_sound(artifact: Path, trust: Trust) -> bool:
+    """Whether nothing is wrong as far as it shows without parsing a long manifest or opening a payload.
+
+    The marker seals the manifest's very bytes, so that they are what a publisher wrote, and every file that
+    the manifest declares is there, of its size, and nothing else is. Of what looks otherwise ``checks`` says
+    what it is; it may turn out to be sound.
+    """
+    try:
+        with opened_dir(artifact) as folder:
+            return _is_plain(folder, artifact.name, trust)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return False
+
+
+def _is_plain(folder: int, key: str, trust: Trust) -> bool:
+    ready = read_document(READY, dir_fd=folder, limit=METADATA_LIMIT)
+    manifest = read_document(MANIFEST, dir_fd=folder, limit=METADATA_LIMIT)
+    marker = parse_ready(canonical.parse(ready.data).value, problems := Problems(READY))
+    if (
+        marker is None
+        or problems.found
+        or judge_ascii(marker, None)
+        or marker.integrity_mode != INTEGRITY_MODE
+    ):
+        return False
+    head = _text(manifest.data[: _READS[-1]])
+    sealed = (hashlib.sha256(manifest.data).hexdigest(), _value(head, "artifact_content_sha256"))
+    if sealed != (marker.manifest_sha256, marker.artifact_content_sha256):
+        return False
+    files = _value(head, "files")
+    if not isinstance(files, list) or _value(head, "artifact_key") != key:
+        return False
+    declared = {file["file_name"]: file["size"] for file in files if isinstance(file, dict)}
+    stats = {READY: ready.stat, MANIFEST: manifest.stat}
+    stats |= {name: os.stat(name, dir_fd=folder, follow_symlinks=False) for name in declared}
+    return (
+        stats.keys() == set(os.listdir(folder))
+        and all(stats[name].st_size == size for name, size in declared.items())
+        and not any(judge_regular(st, name) or trust.judge(st, name) for name, st in stats.items())
+    )
 
 
 def _member(artifact: Path, wanted: str) -> object:

@@ -28,7 +28,7 @@ from hwctl.stores.hostweights.records import (
 )
 from hwctl.stores.hostweights.tensors import torch_view
 from hwctl.weights.safetensors_file import Header
-from hwctl.weights.safetensors_file import TensorEntry as StoredTensor
+from hwctl.weights.tensor_layout import TensorEntry as StoredTensor
 
 _OTHER_FIELDS = frozenset({"bad-value", "missing-field", "unknown-field", "integrity-mode"})
 """What another schema may well have otherwise in its document."""
@@ -228,6 +228,11 @@ def judge_ascii(ready: Ready, domain_uuid: str | None) -> list[Finding]:
     found: list[Finding] = []
     if not ready.publication_id.isascii():
         found.append(Finding("not-ascii", f"{READY}: publication_id is not ASCII", READY))
-    if domain_uuid is not None and not domain_uuid.isascii():
-        found.append(Finding("not-ascii", "the store's domain_uuid is not ASCII: every lookup fails"))
-    return found
+    return found + judge_uuid(domain_uuid)
+
+
+def judge_uuid(domain_uuid: str | None) -> list[Finding]:
+    """The store's part of check 18. It opens all the same, and then nothing in it is found."""
+    if domain_uuid is None or domain_uuid.isascii():
+        return []
+    return [Finding("not-ascii", "the store's domain_uuid is not ASCII: every lookup fails")]

@@ -11,8 +11,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from hwctl.errors import NotFound, Refused, Unsupported, from_os_error
-from hwctl.fs.locks import Deadline, Mode, acquire
+from hwctl.errors import Finding, NotFound, Refused, Unsupported, from_os_error
+from hwctl.fs.deadline import Deadline
+from hwctl.fs.lock_table import Mode
+from hwctl.fs.locks import acquire
 from hwctl.fs.openfiles import RecentOpenFiles
 from hwctl.fs.paths import opened_dir, read_document
 from hwctl.stores.base import (
@@ -28,7 +30,8 @@ from hwctl.stores.base import (
 )
 from hwctl.stores.hostweights import capacity, checking, deny, leases, moves, notes, removal
 from hwctl.stores.hostweights import staleness as deaths
-from hwctl.stores.hostweights.glance import fault_of, model_of
+from hwctl.stores.hostweights.glance import looks_sound, model_of
+from hwctl.stores.hostweights.judging import Trust, judge_uuid
 from hwctl.stores.hostweights.layout import (
     ARTIFACTS,
     DENY,
@@ -41,6 +44,7 @@ from hwctl.stores.hostweights.layout import (
     Place,
     deny_name,
 )
+from hwctl.stores.hostweights.lookup import examine_key
 from hwctl.stores.hostweights.places import Spot, spot_in
 from hwctl.stores.hostweights.store_root import StoreRoot, look_at_root
 from hwctl.stores.hostweights.survey import Survey
@@ -74,6 +78,11 @@ class HostWeightStore:
     @property
     def owner_uid(self) -> int:
         return self._root.owner_uid
+
+    @property
+    def faults(self) -> tuple[Finding, ...]:
+        domain = self._root.domain
+        return (*self._root.problems, *judge_uuid(None if domain is None else domain.domain_uuid))
 
     @property
     def frozen(self) -> str | None:
@@ -112,7 +121,16 @@ class HostWeightStore:
         return None if self._spot(artifact).key is None else model_of(artifact.path)
 
     def fault(self, artifact: Artifact) -> str | None:
-        return fault_of(artifact.path)
+        key = self._spot(artifact).key
+        if key is None or looks_sound(artifact.path, Trust(self._root.trusted_uid)):
+            return None
+        with _told(artifact.path):
+            seen = examine_key(self._root, key, Level.SIZE, CheckOptions())
+        if seen is None or not seen.events:
+            return None
+        if not seen.findings:
+            raise seen.unknown[0]
+        return seen.findings[0].message
 
     def scan(self, *, sizes: bool = True) -> Iterator[Artifact]:
         del sizes  # a handful of files an entry

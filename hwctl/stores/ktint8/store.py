@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from hwctl.errors import IoFailed, NotFound, Refused, from_os_error
+from hwctl.errors import Finding, IoFailed, NotFound, Refused, from_os_error
 from hwctl.fs.deadline import Deadline
 from hwctl.fs.lock_table import Mode
 from hwctl.fs.locks import acquire_dir
@@ -60,6 +60,11 @@ class KtInt8Store:
     def owner_uid(self) -> int:
         with _told(self._root):
             return os.stat(self._root).st_uid
+
+    @property
+    def faults(self) -> tuple[Finding, ...]:
+        """A root of this family has no documents of its own that could be wrong."""
+        return ()
 
     @property
     def frozen(self) -> str | None:

@@ -11,9 +11,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from hwctl.errors import NotFound, Refused, from_os_error
-from hwctl.fs.lock_table import LockTable
-from hwctl.fs.locks import Deadline, Held, Mode
+from hwctl.errors import Finding, NotFound, Refused, from_os_error
+from hwctl.fs.deadline import Deadline
+from hwctl.fs.lock_table import LockTable, Mode
+from hwctl.fs.locks import Held
 from hwctl.fs.openfiles import RecentOpenFiles
 from hwctl.fs.pagecache import Ways
 from hwctl.fs.paths import read_document
@@ -32,7 +33,6 @@ from hwctl.stores.base import (
 from hwctl.stores.pageweights import aside, layout, roots, staleness, verification
 from hwctl.stores.pageweights.eviction import one_pass
 from hwctl.stores.pageweights.layout import Kind, parse_name, quarantined_prefix
-from hwctl.stores.pageweights.locating import recognise
 from hwctl.stores.pageweights.locking import (
     lock_eviction,
     lock_page,
@@ -44,8 +44,6 @@ from hwctl.stores.pageweights.place import Place
 from hwctl.stores.pageweights.records import DOCUMENT_LIMIT
 from hwctl.stores.pageweights.removal import remove_entry
 from hwctl.stores.pageweights.survey import Survey
-
-__all__ = ["PageStore", "open_store", "recognise"]
 
 
 def open_store(root: Path) -> PageStore:
@@ -73,6 +71,11 @@ class PageStore:
     def owner_uid(self) -> int:
         with roots.opened(self._root) as root:
             return root.place.uid
+
+    @property
+    def faults(self) -> tuple[Finding, ...]:
+        """A root of this family has no documents of its own that could be wrong."""
+        return ()
 
     @property
     def frozen(self) -> str | None:

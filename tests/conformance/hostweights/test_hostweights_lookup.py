@@ -18,8 +18,9 @@ import hw_store
 import pytest
 from hw_engine import ABSENT
 
+from hwctl.core.inspect import row_of
 from hwctl.errors import Busy, HwctlError, Unsupported
-from hwctl.fs.locks import Deadline
+from hwctl.fs.deadline import Deadline
 from hwctl.fs.mounts import mount_of, storage_class
 from hwctl.stores.base import Artifact, CheckOptions, Family, Level, State
 from hwctl.stores.hostweights.domain import Capacity
@@ -156,3 +157,34 @@ def assert_no_lock_is_left(store: hw_store.Store) -> None:
     held = Path("/proc/locks").read_text()
     for path in (store.root / "locks").glob("*"):
         assert f":{path.stat().st_ino} " not in held, path.name
+
+
+# What only a parsed manifest or an opened payload shows: in a manifest that its marker seals, such a thing
+# was written by its publisher.
+INSIDE = ("manifest.", "payload.", "order.digest_before_container")
+SHOWS = {
+    "missing-file", "undeclared-file", "size-mismatch", "writable", "foreign-owner", "hard-linked",
+    "not-regular", "symbolic-link", "not-json", "too-large", "wrong-key",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted(name for name in CASES if not CASES[name].policy))
+def test_inspect_calls_ready_only_what_opens(name: str, build: Build, expected: dict[str, Any]) -> None:
+    """What it shows as ready a check of the sizes finds sound, as far as that shows from outside; the store's
+    own faults it tells beside the rows."""
+    case = CASES[name]
+    if "root" in case.needs and os.geteuid() != 0:
+        pytest.skip("only uid 0 can give a file away")
+    for subject in expected["cases"][name]["lookup"]:
+        store = build(case, subject)
+        opened = open_store(store.root)
+        for artifact in opened.scan():
+            row = row_of(opened, artifact)
+            if row.artifact.path.parent.name != "artifacts" or row.artifact.state is not State.READY:
+                continue
+            try:
+                found = opened.check(artifact, Level.SIZE, CheckOptions()).findings
+            except Unsupported:
+                found = opened.faults
+            codes = {finding.code for finding in found if finding not in opened.faults}
+            assert not codes & SHOWS and (not codes or name.startswith(INSIDE)), codes
