@@ -14,7 +14,7 @@ from hwctl.cli.metrics import Gauge
 from hwctl.cli.output import Style, Styled, Whole
 from hwctl.core.plan import Action, Outcome, Result, Step, Target, foresee, freed
 from hwctl.errors import Damaged, HwctlError, Status, Usage
-from hwctl.fs.locks import Deadline
+from hwctl.fs.deadline import Deadline
 from hwctl.stores.base import Advance, Removed
 
 _STYLES = {

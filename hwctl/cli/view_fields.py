@@ -10,7 +10,7 @@ from hwctl.cli.document import artifact_fields, finding_fields, missing_fields, 
 from hwctl.cli.metrics import Gauge
 from hwctl.core.inspect import FileView, Row, View
 from hwctl.stores.base import Death, State
-from hwctl.weights.safetensors_file import TensorEntry
+from hwctl.weights.tensor_layout import TensorEntry
 
 
 def row_fields(row: Row) -> dict[str, object]:

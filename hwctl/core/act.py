@@ -28,7 +28,8 @@ from hwctl.errors import (
     Usage,
     from_os_error,
 )
-from hwctl.fs.locks import Deadline, Mode
+from hwctl.fs.deadline import Deadline
+from hwctl.fs.lock_table import Mode
 from hwctl.stores.base import Artifact, Removed
 
 

@@ -18,7 +18,7 @@ from hwctl.core.other_users import Record, as_owner
 from hwctl.core.plan import Action, Outcome, Result, Step, kept, leased
 from hwctl.core.policy import Shortfall, due
 from hwctl.fs import space
-from hwctl.fs.locks import Deadline
+from hwctl.fs.deadline import Deadline
 from hwctl.stores.base import Artifact, State
 
 

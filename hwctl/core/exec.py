@@ -14,7 +14,9 @@ from hwctl.core.act import changed
 from hwctl.core.plan import Target
 from hwctl.core.verify import wait_until_ready
 from hwctl.errors import Busy, Damaged, NotFound, Refused
-from hwctl.fs.locks import Deadline, Held, Mode
+from hwctl.fs.deadline import Deadline
+from hwctl.fs.lock_table import Mode
+from hwctl.fs.locks import Held
 from hwctl.stores.base import Artifact, CheckOptions, Family, Level, Report, State, Store
 
 

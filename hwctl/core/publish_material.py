@@ -17,7 +17,7 @@ from hwctl.core.source_digests import digest_sources
 from hwctl.core.tensor_digests import content_of, digest_tensors
 from hwctl.core.tensor_stream import payload_name, specs_of
 from hwctl.errors import Damaged, NotFound, Refused, Usage
-from hwctl.fs.locks import Deadline
+from hwctl.fs.deadline import Deadline
 from hwctl.stores.base import Advance, CheckOptions, Level, Match, silent
 from hwctl.stores.hostweights import leases
 from hwctl.stores.hostweights.derived import (

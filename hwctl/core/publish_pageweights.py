@@ -16,7 +16,7 @@ from hwctl.core.expected import measure, read_authority_file
 from hwctl.core.other_users import refusal
 from hwctl.errors import Damaged, NoRoom, NotFound, Refused, Usage
 from hwctl.fs import space
-from hwctl.fs.locks import Deadline
+from hwctl.fs.deadline import Deadline
 from hwctl.fs.paths import identity
 from hwctl.stores.base import Advance, Artifact, Family, State, silent
 from hwctl.stores.pageweights import offers, publication, roots

@@ -13,7 +13,7 @@ from dataclasses import replace
 from hwctl.core.act import Deed, carry_out
 from hwctl.core.plan import Action, Outcome, Result, Step, Target, foreign, in_use, may_act
 from hwctl.errors import Busy, Damaged, HwctlError, NotFound, Refused, Status
-from hwctl.fs.locks import Deadline
+from hwctl.fs.deadline import Deadline
 from hwctl.stores.base import Advance, Artifact, CheckOptions, Level, State, Store, silent
 
 _MAY_BE_SET_ASIDE = frozenset({State.READY, State.DENIED, State.DAMAGED, State.INCOMPLETE})

@@ -13,7 +13,7 @@ from hwctl.core.act import carry_out, remove
 from hwctl.core.plan import Action, Outcome, Step, Target, foreign, may_act
 from hwctl.core.policy import matches
 from hwctl.errors import HwctlError, IoFailed, Status
-from hwctl.fs.locks import Deadline
+from hwctl.fs.deadline import Deadline
 from hwctl.stores.base import Artifact, Death, Staleness, StalePolicy, State
 
 _KEPT_MEANS = {Death.LIVE: Status.BUSY, Death.UNPROVEN: Status.REFUSED, Death.NOT_STALE: Status.REFUSED}

@@ -13,7 +13,8 @@ from hwctl.fs.digest import ShortRead, sha256_files
 from hwctl.fs.paths import identity
 from hwctl.stores.base import Advance, silent
 from hwctl.stores.hostweights.derived import SourceFile
-from hwctl.weights.checkpoint import Checkpoint, Shard
+from hwctl.weights.checkpoint import Checkpoint
+from hwctl.weights.shards import Shard
 from hwctl.weights.tensor_reader import changed, open_unchanged
 
 

@@ -15,11 +15,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, TypeAlias, TypeVar
 
 from hwctl.fs.deadline import Deadline
-from hwctl.fs.pace import Pacer, Stopped, TimedOut, Watch
+from hwctl.fs.pace import Pacer, Watch
 from hwctl.fs.pagecache import QuietFile, Ways
 from hwctl.fs.read_ahead import pieces_ahead
-
-__all__ = ["Pacer", "ShortRead", "Stopped", "TimedOut", "sha256_fd", "sha256_files"]
 
 T = TypeVar("T")
 

@@ -14,26 +14,6 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from hwctl.fs.openfiles import OpenFiles, User, users_of
-
-__all__ = [
-    "Life",
-    "OpenFiles",
-    "ProcStat",
-    "Process",
-    "User",
-    "all_visible",
-    "boot_id",
-    "command_of",
-    "in_initial_pid_namespace",
-    "judge",
-    "pid_namespace",
-    "proc_stat",
-    "started_ns",
-    "uid_of",
-    "users_of",
-]
-
 # include/linux/proc_ns.h: the inode numbers of the namespaces the kernel starts with never change.
 _INITIAL_PID_NAMESPACE = 0xEFFFFFFC
 _INITIAL_USER_NAMESPACE = 0xEFFFFFFD

@@ -164,11 +164,6 @@ def _steady() -> bytes:
     return last
 
 
-def holders(inode: Inode) -> tuple[Holder, ...]:
-    """``LockTable`` for a single file; over many files that would be quadratic."""
-    return LockTable.read().holders(inode)
-
-
 def holder(pid: int, mode: Mode) -> Holder:
     """What /proc tells now about the process that took a lock; ``pid`` is 0 for one that is not visible."""
     if pid <= 0:

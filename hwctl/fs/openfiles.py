@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hwctl.fs.liveness import command_of, uid_of
 from hwctl.fs.mounts import plain_devices
 from hwctl.fs.walk import Inode, inodes_below
 
@@ -123,13 +124,8 @@ def users_of(inodes: Collection[Inode], under: Path | None = None) -> tuple[User
 
 
 def _user(pid: int, how: str) -> User:
-    uid: int | None
-    try:
-        uid = os.stat(f"/proc/{pid}").st_uid
-        command = os.fsdecode(Path(f"/proc/{pid}/comm").read_bytes().rstrip(b"\n"))
-    except OSError:
-        uid, command = None, ""  # it ended since the pass
-    return User(pid, uid, command, how)
+    """Whose it is; one that has ended since the pass has neither uid nor command."""
+    return User(pid, uid_of(pid), command_of(pid) or "", how)
 
 
 def _uses_of(process: Path) -> Iterator[tuple[Inode, str] | None]:

@@ -14,10 +14,7 @@ from pathlib import Path
 from hwctl.errors import NoRoom
 from hwctl.fs.cgroup import memory_limit
 from hwctl.fs.mounts import MEMORY, Mount, mount_of, mount_of_fd
-from hwctl.fs.probe import probe
 from hwctl.fs.walk import Inode, inode_of, walk_stats
-
-__all__ = ["Room", "Usage", "probe", "require", "reserve", "room", "usage"]
 
 # st_blocks counts these, whatever the block size of the file system is.
 BLOCK = 512

@@ -27,8 +27,6 @@ from hwctl.weights.checkpoint_index import (
 )
 from hwctl.weights.shards import Shard, follow, open_shard
 
-__all__ = ["Checkpoint", "Shard", "is_checkpoint", "open_checkpoint"]
-
 WEIGHTS_SUFFIX = ".safetensors"
 STANDARD_INDEX = "model.safetensors.index.json"
 LOCAL_REVISION = "local"

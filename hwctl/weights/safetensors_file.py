@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from hwctl.errors import Finding
-from hwctl.weights.dtypes import CODES, DTYPE_BITS, TORCH_NAMES
+from hwctl.weights.dtypes import DTYPE_BITS
 from hwctl.weights.header_json import METADATA_KEY, RawMetadata, read_entries
 from hwctl.weights.json_cursor import Malformed
 from hwctl.weights.sniff import HEAD_BYTES, TAIL_BYTES, sniff
@@ -27,19 +27,6 @@ from hwctl.weights.tensor_layout import (
     quoted,
     tensor_bits,
 )
-
-__all__ = [
-    "CODES",
-    "DTYPE_BITS",
-    "HEADER_LIMIT",
-    "TORCH_NAMES",
-    "Header",
-    "TensorEntry",
-    "build_header",
-    "parse_header",
-    "read_header",
-    "sniff",
-]
 
 HEADER_LIMIT = 100_000_000
 """Bytes of JSON a header may have; the safetensors library stops there too."""

@@ -12,7 +12,8 @@ from types import TracebackType
 
 from hwctl.errors import NotFound, Refused, from_os_error
 from hwctl.fs.paths import identity, open_regular
-from hwctl.weights.checkpoint import Checkpoint, Shard
+from hwctl.weights.checkpoint import Checkpoint
+from hwctl.weights.shards import Shard
 from hwctl.weights.tensor_layout import TensorEntry
 
 

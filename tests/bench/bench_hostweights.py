@@ -31,7 +31,7 @@ sys.path[:0] = [str(TESTS.parent), str(TESTS / "makers"), str(Path(__file__).par
 import hostweights_peer as peer  # noqa: E402
 import torch  # noqa: E402
 
-from hwctl.fs.locks import Deadline  # noqa: E402
+from hwctl.fs.deadline import Deadline  # noqa: E402
 from hwctl.fs.mounts import MEMORY  # noqa: E402
 from hwctl.stores.base import CheckOptions, Level  # noqa: E402
 from hwctl.stores.hostweights.build import get_or_build  # noqa: E402

@@ -75,8 +75,9 @@ def make(base: Path, files: int) -> Path:
 
 def step(name: str, root: Path) -> None:
     """One step, measured in this process; prints seconds and bytes of memory."""
-    from hwctl.fs.locks import Mode
-    from hwctl.stores.base import Artifact, CheckOptions, Deadline, Level, State
+    from hwctl.fs.deadline import Deadline
+    from hwctl.fs.lock_table import Mode
+    from hwctl.stores.base import Artifact, CheckOptions, Level, State
     from hwctl.stores.ktint8.locating import recognise
     from hwctl.stores.ktint8.opening import Opening, open_tree
     from hwctl.stores.ktint8.store import open_store

@@ -25,7 +25,7 @@ import make_pageweights  # noqa: E402
 import torch  # noqa: E402
 from page_oracle import NAMES, OracleCache  # noqa: E402
 
-from hwctl.fs.locks import Deadline  # noqa: E402
+from hwctl.fs.deadline import Deadline  # noqa: E402
 from hwctl.stores.base import Artifact, CheckOptions, Family, Level, State  # noqa: E402
 from hwctl.stores.pageweights import roots  # noqa: E402
 from hwctl.stores.pageweights.authority import Authority, read_authority  # noqa: E402

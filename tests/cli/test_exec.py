@@ -14,7 +14,7 @@ import pytest
 from kits import HostWeights, Kit, KtInt8, PageWeights
 from run_hwctl import NOBODY, command, environment, hwctl_
 
-from hwctl.fs.locks import LockTable
+from hwctl.fs.lock_table import LockTable
 
 
 @pytest.fixture(params=[HostWeights, KtInt8], ids=["hostweights", "ktint8"])

@@ -21,7 +21,8 @@ import pytest
 from run_hwctl import NOBODY, asked, command, environment, hwctl_
 
 from hwctl.errors import Refused
-from hwctl.fs.locks import Deadline, Mode
+from hwctl.fs.deadline import Deadline
+from hwctl.fs.lock_table import Mode
 
 HOUR = 3600 * 10**9
 

@@ -15,6 +15,7 @@ from hwctl.errors import NoRoom, from_os_error
 from hwctl.fs import space
 from hwctl.fs.atomic import create_document, replace_document
 from hwctl.fs.paths import opened_dir
+from hwctl.fs.probe import probe
 
 MIB = 1 << 20
 
@@ -93,5 +94,5 @@ def test_a_probe_of_a_full_folder_is_no_room(small: Path) -> None:
             create_document(fd, "ballast", bytes(left.free_bytes), 0o444)
         before = sorted(os.listdir(small))
         with pytest.raises(NoRoom):
-            space.probe(fd)
+            probe(fd)
         assert sorted(os.listdir(small)) == before

@@ -17,7 +17,8 @@ from nth_call import failing_at
 from publishing import identity_of
 
 from hwctl.errors import HwctlError, NoRoom
-from hwctl.fs.locks import Deadline, Mode
+from hwctl.fs.deadline import Deadline
+from hwctl.fs.lock_table import Mode
 from hwctl.stores.base import Artifact, CheckOptions, Level, State
 from hwctl.stores.hostweights.build import get_or_build
 from hwctl.stores.hostweights.lookup import lookup

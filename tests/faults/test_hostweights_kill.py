@@ -16,7 +16,8 @@ import pytest
 from nth_call import calls_of, killed_at
 from publishing import identity_of
 
-from hwctl.fs.locks import Deadline, Mode
+from hwctl.fs.deadline import Deadline
+from hwctl.fs.lock_table import Mode
 from hwctl.stores.base import Artifact, Death, Level, StalePolicy, State
 from hwctl.stores.hostweights.build import cleanup, get_or_build
 from hwctl.stores.hostweights.identity import Identity

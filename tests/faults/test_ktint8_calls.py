@@ -20,7 +20,8 @@ import pytest
 from nth_call import calls_of, failing_at, killed_at
 
 from hwctl.errors import HwctlError, IoFailed, NoRoom, Refused
-from hwctl.fs.locks import Deadline, Mode
+from hwctl.fs.deadline import Deadline
+from hwctl.fs.lock_table import Mode
 from hwctl.fs.openfiles import OpenFiles
 from hwctl.stores.base import Artifact, CheckOptions, Death, Level, StalePolicy, State
 from hwctl.stores.ktint8 import adoption, layout

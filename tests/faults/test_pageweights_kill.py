@@ -22,7 +22,8 @@ import pytest
 from run_hwctl import hwctl_, start
 
 from hwctl.errors import NoRoom
-from hwctl.fs.locks import Deadline, Mode
+from hwctl.fs.deadline import Deadline
+from hwctl.fs.lock_table import Mode
 from hwctl.stores.base import Artifact, CheckOptions, Death, Level, StalePolicy, State
 from hwctl.stores.pageweights import offers, publication, roots
 from hwctl.stores.pageweights.authority import Authority, read_authority

@@ -22,7 +22,8 @@ import torch
 from page_oracle import NAMES, OracleCache
 
 from hwctl.errors import HwctlError, NotFound
-from hwctl.fs.locks import Deadline, Mode
+from hwctl.fs.deadline import Deadline
+from hwctl.fs.lock_table import Mode
 from hwctl.stores.base import CheckOptions, Death, Level, StalePolicy, State
 from hwctl.stores.pageweights import roots
 from hwctl.stores.pageweights.authority import Authority, read_authority

@@ -16,7 +16,8 @@ from omni import omni
 from publishing import container, identity_of, publication, publish
 
 from hwctl.errors import Busy, HwctlError
-from hwctl.fs.locks import Deadline, Mode
+from hwctl.fs.deadline import Deadline
+from hwctl.fs.lock_table import Mode
 from hwctl.stores.base import Artifact, CheckOptions, Death, Level, StalePolicy, State
 from hwctl.stores.hostweights.build import get_or_build
 from hwctl.stores.hostweights.lookup import lookup

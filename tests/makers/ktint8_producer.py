@@ -6,7 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-from hwctl.fs.locks import Deadline
+from hwctl.fs.deadline import Deadline
 from hwctl.stores.ktint8.staging import Order
 from hwctl.stores.ktint8.staging_root import begin
 from hwctl.weights.amx import Geometry

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hwctl.fs.locks import Deadline
+from hwctl.fs.deadline import Deadline
 from hwctl.stores.base import Level
 from hwctl.stores.hostweights.build import get_or_build
 from hwctl.stores.hostweights.identity import Identity, read_identity

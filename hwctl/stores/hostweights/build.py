@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from hwctl.errors import Damaged, HwctlError, IoFailed, from_os_error
-from hwctl.fs.locks import Deadline
+from hwctl.fs.deadline import Deadline
 from hwctl.stores.base import Advance, CheckOptions, Level, silent
 from hwctl.stores.hostweights import leases, quarantine
 from hwctl.stores.hostweights.layout import QUARANTINE

@@ -12,7 +12,9 @@ from contextlib import contextmanager
 
 from hwctl.errors import HwctlError, NoRoom
 from hwctl.fs import space
-from hwctl.fs.locks import Deadline, Mode, acquire
+from hwctl.fs.deadline import Deadline
+from hwctl.fs.lock_table import Mode
+from hwctl.fs.locks import acquire
 from hwctl.fs.paths import opened_dir
 from hwctl.stores.hostweights.domain import Capacity
 from hwctl.stores.hostweights.layout import LOCK_MODE, LOCKS

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from hwctl.errors import HwctlError, IoFailed, Refused, from_os_error
 from hwctl.fs.atomic import rename_noreplace, sync_dir
-from hwctl.fs.locks import Deadline
+from hwctl.fs.deadline import Deadline
 from hwctl.fs.paths import opened_dir, read_document
 from hwctl.fs.walk import inode_of
 from hwctl.stores.hostweights import canonical, deny, leases, moves, quarantine

@@ -17,7 +17,8 @@ from typing import TypeAlias
 from hwctl.stores.hostweights import canonical
 from hwctl.stores.hostweights.records import TensorEntry, contiguous_stride
 from hwctl.stores.hostweights.tensors import CONTAINER_METADATA, RESERVED_NAME, container_shape
-from hwctl.weights.safetensors_file import CODES, HEADER_LIMIT
+from hwctl.weights.dtypes import CODES
+from hwctl.weights.safetensors_file import HEADER_LIMIT
 from hwctl.weights.tensor_layout import tensor_bits
 
 _Form: TypeAlias = tuple[str, tuple[int, ...], tuple[int, ...], int]

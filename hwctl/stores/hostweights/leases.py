@@ -11,7 +11,9 @@ import os
 from pathlib import Path
 
 from hwctl.errors import Busy, Refused, from_os_error
-from hwctl.fs.locks import Deadline, Held, Mode, acquire
+from hwctl.fs.deadline import Deadline
+from hwctl.fs.lock_table import Mode
+from hwctl.fs.locks import Held, acquire
 from hwctl.stores.base import Lease
 from hwctl.stores.hostweights.layout import ARTIFACTS, LOCK_MODE, LOCKS, artifact_lock, build_lock
 from hwctl.stores.hostweights.store_root import StoreRoot

@@ -11,7 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from hwctl.errors import Busy, Finding, HwctlError, NoRoom, from_os_error
-from hwctl.fs.locks import Deadline, Held
+from hwctl.fs.deadline import Deadline
+from hwctl.fs.locks import Held
 from hwctl.stores.base import CheckOptions, Lease, Level
 from hwctl.stores.hostweights import deny, leases, moves, quarantine
 from hwctl.stores.hostweights.checks import Examination, Subject, examine

@@ -16,7 +16,9 @@ from typing import TypeVar
 
 from hwctl.errors import Busy, Finding, HwctlError, IoFailed, Refused, Unsupported, from_os_error
 from hwctl.fs.atomic import replace_document
-from hwctl.fs.locks import Deadline, Mode, acquire
+from hwctl.fs.deadline import Deadline
+from hwctl.fs.lock_table import Mode
+from hwctl.fs.locks import acquire
 from hwctl.fs.mounts import mount_of, storage_class
 from hwctl.fs.paths import NotRegular, TooLarge, opened_dir, read_document
 from hwctl.stores.hostweights import canonical

@@ -15,7 +15,8 @@ from functools import cache
 from importlib.util import find_spec
 
 from hwctl.errors import Finding, IoFailed
-from hwctl.fs.digest import Pacer, sha256_files
+from hwctl.fs.digest import sha256_files
+from hwctl.fs.pace import Pacer
 from hwctl.fs.paths import open_regular
 from hwctl.stores.base import CheckOptions, Level
 from hwctl.stores.hostweights import judging

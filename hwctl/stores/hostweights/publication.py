@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from hwctl.errors import Damaged, Finding, HwctlError, NoRoom, Unsupported, from_os_error
 from hwctl.fs import space
-from hwctl.fs.locks import Deadline
+from hwctl.fs.deadline import Deadline
 from hwctl.fs.probe import probe
 from hwctl.stores.base import Advance, silent
 from hwctl.stores.hostweights import canonical

@@ -11,7 +11,7 @@ import stat
 
 from hwctl.errors import HwctlError
 from hwctl.fs.atomic import create_document, sync_dir
-from hwctl.fs.locks import Deadline
+from hwctl.fs.deadline import Deadline
 from hwctl.fs.paths import open_dir
 from hwctl.fs.remove import remove_tree
 from hwctl.fs.walk import Inode, inode_of

@@ -14,7 +14,9 @@ from hwctl.errors import HwctlError, Usage
 from hwctl.stores.hostweights.layout import PAYLOAD_SUFFIX, is_safe_name
 from hwctl.stores.hostweights.records import TENSOR_KINDS
 from hwctl.stores.hostweights.verdict import Code, Stage, coded
-from hwctl.weights.safetensors_file import CODES, DTYPE_BITS, TORCH_NAMES, TensorEntry, build_header
+from hwctl.weights.dtypes import CODES, DTYPE_BITS, TORCH_NAMES
+from hwctl.weights.safetensors_file import build_header
+from hwctl.weights.tensor_layout import TensorEntry
 
 RESERVED_NAME = "__metadata__"
 CONTAINER_METADATA = {"format": "pt", "host_weight_runtime": "1"}

@@ -13,8 +13,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from hwctl.fs.liveness import Life, OpenFiles, User, in_initial_pid_namespace, uid_of
+from hwctl.fs.liveness import Life, in_initial_pid_namespace, uid_of
 from hwctl.fs.lock_holders import held_by_other
+from hwctl.fs.openfiles import OpenFiles, User
 from hwctl.fs.paths import opened_dir
 from hwctl.fs.walk import Inode, inode_of, walk_stats
 from hwctl.stores.base import Artifact, Death, Staleness, StalePolicy, State

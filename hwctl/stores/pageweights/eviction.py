@@ -10,7 +10,7 @@ import os
 from dataclasses import dataclass
 
 from hwctl.errors import Busy, HwctlError, Usage, from_os_error
-from hwctl.fs.locks import Deadline
+from hwctl.fs.deadline import Deadline
 from hwctl.stores.base import Removed
 from hwctl.stores.pageweights import layout
 from hwctl.stores.pageweights.documents import evictable_key

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hwctl.errors import Damaged
-from hwctl.fs.locks import Deadline
+from hwctl.fs.deadline import Deadline
 from hwctl.stores.pageweights import offers, roots
 from hwctl.stores.pageweights.authority import Authority, unwritable
 from hwctl.stores.pageweights.checks import Verdict
@@ -29,7 +29,8 @@ from hwctl.stores.pageweights.reading import Pace
 from hwctl.stores.pageweights.roots import Root
 from hwctl.stores.pageweights.writer import judge_offer, plan_artifact
 from hwctl.weights.dtypes import TORCH_NAMES
-from hwctl.weights.safetensors_file import Header, TensorEntry
+from hwctl.weights.safetensors_file import Header
+from hwctl.weights.tensor_layout import TensorEntry
 
 if TYPE_CHECKING:
     import torch

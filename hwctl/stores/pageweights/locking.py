@@ -9,7 +9,9 @@ from __future__ import annotations
 import time
 
 from hwctl.errors import Busy
-from hwctl.fs.locks import Deadline, Held, Mode, acquire
+from hwctl.fs.deadline import Deadline
+from hwctl.fs.lock_table import Mode
+from hwctl.fs.locks import Held, acquire
 from hwctl.stores.base import Lease
 from hwctl.stores.pageweights import layout
 from hwctl.stores.pageweights.place import Place

@@ -19,7 +19,8 @@ from hwctl.errors import Damaged, Finding, from_os_error
 from hwctl.fs.paths import identity, open_regular
 from hwctl.stores.pageweights.geometry import WEIGHTS, TensorShape, code_of, torch_name
 from hwctl.stores.pageweights.memory import Ring
-from hwctl.weights.safetensors_file import Header, TensorEntry, read_header
+from hwctl.weights.safetensors_file import Header, read_header
+from hwctl.weights.tensor_layout import TensorEntry
 
 if TYPE_CHECKING:
     import torch

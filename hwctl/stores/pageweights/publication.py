@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from hwctl.errors import Busy, Damaged, NoRoom, Refused, from_os_error
 from hwctl.fs import space
 from hwctl.fs.atomic import replace_document, sync_dir
-from hwctl.fs.locks import Deadline
+from hwctl.fs.deadline import Deadline
 from hwctl.stores.base import Advance, Level, silent
 from hwctl.stores.pageweights import layout
 from hwctl.stores.pageweights.authority import Authority, content_key

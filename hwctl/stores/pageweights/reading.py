@@ -21,7 +21,8 @@ from hwctl.stores.pageweights.content import FiniteTest, finite_test
 from hwctl.stores.pageweights.geometry import IDS, IDS_DTYPE, LOADABLE, WEIGHTS
 from hwctl.stores.pageweights.hashing import Digester
 from hwctl.stores.pageweights.memory import BLOCK, PrivateMemory, Ring
-from hwctl.weights.safetensors_file import Header, TensorEntry, parse_header
+from hwctl.weights.safetensors_file import Header, parse_header
+from hwctl.weights.tensor_layout import TensorEntry
 
 HEADER_BYTES = 8 << 20
 """Header that is read at most. A page's is below 2 KiB; the container's own bound would cost 100 MB."""

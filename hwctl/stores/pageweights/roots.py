@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hwctl.errors import Finding, NotFound, Refused, from_os_error
-from hwctl.fs import space
 from hwctl.fs.mounts import mount_of_fd, storage_class
 from hwctl.fs.paths import open_dir
+from hwctl.fs.probe import probe
 from hwctl.stores.pageweights import layout
 from hwctl.stores.pageweights.place import Place
 
@@ -93,7 +93,7 @@ def require_fit_for_publishing(root: Root) -> None:
         message = f"{root.path} lies on a remote file system ({mount.fs_type}), where locks exclude nobody"
         raise Refused(message, path=root.path, details={"fs_type": mount.fs_type})
     if kind == "unknown":
-        space.probe(root.fd)
+        probe(root.fd)
 
 
 def own_budget(fd: int) -> int:

@@ -15,7 +15,7 @@ import hw_store
 import pytest
 
 from hwctl.errors import HwctlError
-from hwctl.fs.locks import Deadline
+from hwctl.fs.deadline import Deadline
 from hwctl.stores.base import Level
 from hwctl.stores.hostweights.build import cleanup, get_or_build
 from hwctl.stores.hostweights.identity import Identity, read_identity

@@ -8,7 +8,8 @@ from typing import Any
 from ktroot import GEO, RUN
 
 from hwctl.errors import Damaged, Refused
-from hwctl.fs.locks import Deadline, Mode
+from hwctl.fs.deadline import Deadline
+from hwctl.fs.lock_table import Mode
 from hwctl.stores.base import Artifact, CheckOptions, Death, Level, StalePolicy, State
 from hwctl.stores.ktint8.adoption import Adoption, publish_staging
 from hwctl.stores.ktint8.expect import Expectation

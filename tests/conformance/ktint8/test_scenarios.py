@@ -16,7 +16,8 @@ from ktroot import GEO, LEASE, MANIFEST, RUN, lease, one, ready, snapshot, stagi
 from operations import entry, expectation
 
 from hwctl.errors import Busy, Damaged, Refused
-from hwctl.fs.locks import Deadline, Mode
+from hwctl.fs.deadline import Deadline
+from hwctl.fs.lock_table import Mode
 from hwctl.stores.base import Death, StalePolicy
 from hwctl.stores.ktint8.adoption import Adoption, publish_staging
 from hwctl.stores.ktint8.opening import Opening, open_tree

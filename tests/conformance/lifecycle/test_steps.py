@@ -11,7 +11,8 @@ import pytest
 from kits import Kit
 
 from hwctl.errors import Busy, HwctlError, Refused
-from hwctl.fs.locks import Deadline, Mode
+from hwctl.fs.deadline import Deadline
+from hwctl.fs.lock_table import Mode
 from hwctl.stores.base import Artifact, CheckOptions, Death, Level, StalePolicy, State, Store
 
 NOW = Deadline.now

@@ -16,7 +16,7 @@ from hwctl.core.plan import Action, Outcome, Result, Step, Target, foresee, free
 from hwctl.core.policy import Filters, Limits, Measure
 from hwctl.core.reclaim_stale import Selection
 from hwctl.errors import Busy, Damaged, NotFound, Refused, Status
-from hwctl.fs.locks import Deadline
+from hwctl.fs.deadline import Deadline
 from hwctl.stores.base import CheckOptions, Level, StalePolicy, State, Store
 
 HOUR = 3600 * 10**9

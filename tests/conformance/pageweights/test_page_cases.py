@@ -16,7 +16,7 @@ from hwctl.core import evict_plan
 from hwctl.core.plan import Result, Target
 from hwctl.core.policy import Filters, Limits
 from hwctl.errors import Busy, Damaged, NotFound, Refused
-from hwctl.fs.locks import Deadline
+from hwctl.fs.deadline import Deadline
 from hwctl.stores.base import Artifact, CheckOptions, Content, Family, Level, State
 from hwctl.stores.pageweights import loading, offers, publication, roots
 from hwctl.stores.pageweights.authority import Authority, read_authority

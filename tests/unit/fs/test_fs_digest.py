@@ -16,8 +16,9 @@ import pytest
 
 from hwctl.errors import Refused
 from hwctl.fs import digest
-from hwctl.fs.digest import Pacer, ShortRead, Stopped, TimedOut, sha256_fd, sha256_files
-from hwctl.fs.locks import Deadline
+from hwctl.fs.deadline import Deadline
+from hwctl.fs.digest import ShortRead, sha256_fd, sha256_files
+from hwctl.fs.pace import Pacer, Stopped, TimedOut
 
 EMPTY = hashlib.sha256().hexdigest()
 

@@ -16,8 +16,9 @@ from pathlib import Path
 import pytest
 
 from hwctl.errors import Busy, IoFailed, Refused
-from hwctl.fs import locks
-from hwctl.fs.locks import Deadline, Mode, acquire, acquire_dir, adopt
+from hwctl.fs.deadline import Deadline
+from hwctl.fs.lock_table import LockTable, Mode
+from hwctl.fs.locks import acquire, acquire_dir, adopt
 
 NOW = Deadline.now()
 
@@ -363,9 +364,9 @@ def test_a_directory_lock_follows_no_link(tmp_path: Path) -> None:
 
 def test_holders_are_read_without_taking_a_lock(lock: Path) -> None:
     st = lock.stat()
-    assert locks.holders((st.st_dev, st.st_ino)) == ()
+    assert LockTable.read().holders((st.st_dev, st.st_ino)) == ()
     with rival(lock, "LOCK_SH") as one, rival(lock, "LOCK_SH") as two:
-        found = locks.LockTable.read().holders((st.st_dev, st.st_ino))
+        found = LockTable.read().holders((st.st_dev, st.st_ino))
         assert {holder.pid for holder in found} == {one.pid, two.pid}
         assert {holder.mode for holder in found} == {Mode.SHARED}
-    assert locks.holders((st.st_dev, st.st_ino)) == ()
+    assert LockTable.read().holders((st.st_dev, st.st_ino)) == ()

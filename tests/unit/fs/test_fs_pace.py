@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from hwctl.fs.locks import Deadline
+from hwctl.fs.deadline import Deadline
 from hwctl.fs.pace import Pacer, Stopped, TimedOut, Watch
 
 

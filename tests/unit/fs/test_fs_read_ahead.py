@@ -11,7 +11,8 @@ import pytest
 
 from hwctl.fs import digest
 from hwctl.fs.deadline import Deadline
-from hwctl.fs.digest import ShortRead, TimedOut, sha256_files
+from hwctl.fs.digest import ShortRead, sha256_files
+from hwctl.fs.pace import TimedOut
 from hwctl.fs.read_ahead import pieces_ahead
 
 

@@ -10,7 +10,7 @@ import make_hostweights
 import pytest
 from publishing import identity_of
 
-from hwctl.fs.locks import Deadline
+from hwctl.fs.deadline import Deadline
 from hwctl.stores.base import Level
 from hwctl.stores.hostweights.build import get_or_build
 from hwctl.stores.hostweights.identity import Identity

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hwctl.errors import HwctlError, NoRoom
-from hwctl.fs.locks import Deadline
+from hwctl.fs.deadline import Deadline
 from hwctl.stores.hostweights.build import get_or_build
 from hwctl.stores.hostweights.capacity import store_bytes
 from hwctl.stores.hostweights.domain import Capacity

@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from hwctl.errors import Busy, IoFailed, Unsupported
-from hwctl.fs import digest
-from hwctl.fs.locks import Deadline
+from hwctl.fs.deadline import Deadline
+from hwctl.fs.pace import TimedOut
 from hwctl.stores.base import CheckOptions, Level, Report, State
 from hwctl.stores.hostweights import canonical, leases, lookup, payload_checks
 from hwctl.stores.hostweights.identity import Identity
@@ -263,7 +263,7 @@ def test_damage_is_told_even_where_another_file_cannot_be_read(
 
 
 def test_a_deadline_ends_a_check(root: StoreRoot, artifact: Path) -> None:
-    with pytest.raises(digest.TimedOut):
+    with pytest.raises(TimedOut):
         check(root, Level.FULL, deadline=Deadline.now())
     assert check(root, Level.SIZE, deadline=Deadline.now()).valid
 

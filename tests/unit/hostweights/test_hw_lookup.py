@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hwctl.errors import Busy, HwctlError, NoRoom
-from hwctl.fs.locks import Deadline
+from hwctl.fs.deadline import Deadline
 from hwctl.stores.base import Level
 from hwctl.stores.hostweights import deny, leases, lookup
 from hwctl.stores.hostweights.identity import Identity

@@ -13,7 +13,9 @@ import make_hostweights
 import pytest
 
 from hwctl.errors import HwctlError, IoFailed, Refused
-from hwctl.fs.locks import Deadline, Mode, acquire
+from hwctl.fs.deadline import Deadline
+from hwctl.fs.lock_table import Mode
+from hwctl.fs.locks import acquire
 from hwctl.stores.hostweights import opening
 from hwctl.stores.hostweights.domain import Capacity, parse_domain, parse_policy
 from hwctl.stores.hostweights.opening import Wanted, open_root

@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 from hwctl.errors import Busy, HwctlError, IoFailed, NoRoom, Refused, Usage
-from hwctl.fs.locks import Deadline, Mode, acquire
+from hwctl.fs.deadline import Deadline
+from hwctl.fs.lock_table import Mode
+from hwctl.fs.locks import acquire
 from hwctl.stores.base import Level
 from hwctl.stores.hostweights import build, commit, leases
 from hwctl.stores.hostweights import publication as publishing

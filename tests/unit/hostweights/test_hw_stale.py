@@ -9,7 +9,8 @@ from pathlib import Path
 import make_hostweights
 import pytest
 
-from hwctl.fs.locks import Deadline, Mode
+from hwctl.fs.deadline import Deadline
+from hwctl.fs.lock_table import Mode
 from hwctl.stores.base import Artifact, Death, StalePolicy, State
 from hwctl.stores.hostweights import leases
 from hwctl.stores.hostweights.store import HostWeightStore, open_store

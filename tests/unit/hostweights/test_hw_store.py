@@ -16,7 +16,8 @@ import make_hostweights
 import pytest
 
 from hwctl.errors import Busy, IoFailed, NoRoom, NotFound, Refused
-from hwctl.fs.locks import Deadline, Mode
+from hwctl.fs.deadline import Deadline
+from hwctl.fs.lock_table import Mode
 from hwctl.stores.base import Artifact, CheckOptions, Death, Level, StalePolicy, State
 from hwctl.stores.hostweights import leases, moves
 from hwctl.stores.hostweights.locating import recognise

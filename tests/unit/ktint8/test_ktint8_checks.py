@@ -12,7 +12,9 @@ import ktroot
 import pytest
 
 from hwctl.errors import Busy, NotFound, Unsupported
-from hwctl.fs.locks import Deadline, Mode, acquire_dir
+from hwctl.fs.deadline import Deadline
+from hwctl.fs.lock_table import Mode
+from hwctl.fs.locks import acquire_dir
 from hwctl.fs.pace import TimedOut
 from hwctl.stores.base import Artifact, CheckOptions, Content, Level, Report, State
 from hwctl.stores.ktint8 import checks

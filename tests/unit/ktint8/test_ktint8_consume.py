@@ -13,7 +13,9 @@ import ktroot
 import pytest
 
 from hwctl.errors import Busy, Damaged, HwctlError, NoRoom, NotFound, Refused, Usage
-from hwctl.fs.locks import Deadline, Held, Mode, acquire_dir
+from hwctl.fs.deadline import Deadline
+from hwctl.fs.lock_table import Mode
+from hwctl.fs.locks import Held, acquire_dir
 from hwctl.stores.ktint8 import deletion
 from hwctl.stores.ktint8.expect import Expectation
 from hwctl.stores.ktint8.opening import Opening, consuming, open_tree

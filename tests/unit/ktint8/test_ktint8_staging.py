@@ -16,7 +16,9 @@ import ktroot
 import pytest
 
 from hwctl.errors import Busy, IoFailed, NoRoom, Refused
-from hwctl.fs.locks import Deadline, Mode, acquire_dir
+from hwctl.fs.deadline import Deadline
+from hwctl.fs.lock_table import Mode
+from hwctl.fs.locks import acquire_dir
 from hwctl.stores.ktint8 import layer_writer, layout, publish
 from hwctl.stores.ktint8.layer_writer import LayerWriter
 from hwctl.stores.ktint8.manifest import Schema

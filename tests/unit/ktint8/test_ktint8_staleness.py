@@ -16,7 +16,9 @@ from typing import Any
 import ktroot
 import pytest
 
-from hwctl.fs.locks import Deadline, Mode, acquire_dir
+from hwctl.fs.deadline import Deadline
+from hwctl.fs.lock_table import Mode
+from hwctl.fs.locks import acquire_dir
 from hwctl.stores.base import Artifact, Death, Staleness, StalePolicy, State
 from hwctl.stores.ktint8 import producer, staleness
 from hwctl.stores.ktint8.locating import recognise

@@ -15,7 +15,8 @@ import ktroot
 import pytest
 
 from hwctl.errors import NoRoom, NotFound, Refused
-from hwctl.fs.locks import Deadline, Mode
+from hwctl.fs.deadline import Deadline
+from hwctl.fs.lock_table import Mode
 from hwctl.stores.base import Artifact, Family, StalePolicy, State
 from hwctl.stores.ktint8 import aside, layout, note, roots
 from hwctl.stores.ktint8.locating import recognise

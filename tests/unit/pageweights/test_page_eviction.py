@@ -11,7 +11,7 @@ import pytest
 from holders import locked
 
 from hwctl.errors import Busy, Usage
-from hwctl.fs.locks import Deadline
+from hwctl.fs.deadline import Deadline
 from hwctl.stores.pageweights import eviction, roots
 from hwctl.stores.pageweights.eviction import Eviction, evict_to_budget
 from hwctl.stores.pageweights.place import Place

@@ -15,7 +15,7 @@ import make_pageweights
 import pytest
 
 from hwctl.errors import Busy, Damaged, HwctlError, IoFailed, NoRoom, Refused
-from hwctl.fs.locks import Deadline
+from hwctl.fs.deadline import Deadline
 from hwctl.stores.pageweights import offers, publication, roots
 from hwctl.stores.pageweights.authority import Authority, read_authority
 from hwctl.stores.pageweights.geometry import IDS, WEIGHTS

@@ -17,7 +17,8 @@ import pytest
 from holders import locked
 
 from hwctl.errors import IoFailed, NotFound, Refused
-from hwctl.fs.locks import Deadline, Mode
+from hwctl.fs.deadline import Deadline
+from hwctl.fs.lock_table import Mode
 from hwctl.fs.pace import TimedOut
 from hwctl.stores.base import Artifact, CheckOptions, Death, Family, Level, StalePolicy, State
 from hwctl.stores.pageweights import layout, verification

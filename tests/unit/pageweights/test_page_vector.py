@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hwctl.fs.locks import Deadline
+from hwctl.fs.deadline import Deadline
 from hwctl.stores.pageweights import documents, records, roots
 from hwctl.stores.pageweights.authority import Authority, content_key, read_authority
 from hwctl.stores.pageweights.geometry import IDS, WEIGHTS

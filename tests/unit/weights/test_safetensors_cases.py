@@ -11,15 +11,8 @@ from pathlib import Path
 import pytest
 
 from hwctl.errors import Finding
-from hwctl.weights.safetensors_file import (
-    CODES,
-    DTYPE_BITS,
-    TORCH_NAMES,
-    Header,
-    build_header,
-    parse_header,
-    read_header,
-)
+from hwctl.weights.dtypes import CODES, DTYPE_BITS, TORCH_NAMES
+from hwctl.weights.safetensors_file import Header, build_header, parse_header, read_header
 
 SOUND = '{"dtype":"U8","shape":[1],"data_offsets":[0,1]}'
 

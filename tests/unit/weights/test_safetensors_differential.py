@@ -13,7 +13,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from hwctl.weights.safetensors_file import DTYPE_BITS, Header, build_header, parse_header
+from hwctl.weights.dtypes import DTYPE_BITS
+from hwctl.weights.safetensors_file import Header, build_header, parse_header
 
 safetensors = pytest.importorskip("safetensors")
 
