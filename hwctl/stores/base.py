@@ -7,7 +7,8 @@ family lays out, judges, locks and removes its artifacts lives in that family's 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Protocol
 
 from hwctl.errors import Finding
 from hwctl.fs.deadline import Deadline
-from hwctl.fs.lock_table import Mode
+from hwctl.fs.lock_table import Entry, Mode
 from hwctl.fs.locks import Held
 
 Advance = Callable[[int], None]
@@ -73,6 +74,13 @@ class Holders:
     shared: int = 0
     exclusive: int = 0
     pids: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, entries: Collection[Entry]) -> Holders:
+        """Those of some locks. One in another pid namespace is counted, but has no pid here."""
+        modes = Counter(entry.mode for entry in entries)
+        pids = sorted({entry.pid for entry in entries if entry.pid > 0})
+        return cls(modes[Mode.SHARED], modes[Mode.EXCLUSIVE], tuple(pids))
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hwctl.errors import from_os_error
-from hwctl.fs.lock_table import Entry, LockTable, Mode
+from hwctl.fs.lock_table import Entry, LockTable
 from hwctl.fs.paths import kind_of, open_dir, opened_dir, read_document
 from hwctl.fs.space import Usage, usage
 from hwctl.fs.walk import inode_of
@@ -181,11 +181,7 @@ class Survey:
         build = self._entries(build_lock(spot.key))
         shown = artifact + build if spot.place is Place.STAGING else artifact
         return _Locks(
-            Holders(
-                shared=sum(entry.mode is Mode.SHARED for entry in shown),
-                exclusive=sum(entry.mode is Mode.EXCLUSIVE for entry in shown),
-                pids=tuple(sorted({entry.pid for entry in shown if entry.pid > 0})),
-            ),
+            Holders.of(shown),
             tuple(sorted({entry.pid for entry in build})),
         )
 

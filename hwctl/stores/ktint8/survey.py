@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hwctl.errors import Finding, HwctlError, from_os_error
-from hwctl.fs.lock_table import LockTable, Mode
+from hwctl.fs.lock_table import LockTable
 from hwctl.fs.paths import kind_of, opened_dir
 from hwctl.fs.space import Usage, usage
-from hwctl.fs.walk import Inode, inode_of
+from hwctl.fs.walk import inode_of
 from hwctl.stores.base import Artifact, Family, Holders, State
 from hwctl.stores.ktint8 import layout, note, roots
 from hwctl.stores.ktint8.documents import ReadLease, read_lease
@@ -165,17 +165,12 @@ class Survey:
             created=created,
             # mtime: a move to quarantine and back changes the ctime, and is no use (EVI-01).
             last_used=used.written_ns or st.st_mtime_ns,
-            leases=self._holders(inode_of(st)),
+            leases=Holders.of(self._locks.entries(inode_of(st))),
             inode=inode_of(st),
             owner_uid=st.st_uid,
             reason=reason,
             detail=detail,
         )
-
-    def _holders(self, inode: Inode) -> Holders:
-        entries = self._locks.entries(inode)
-        exclusive = sum(entry.mode is Mode.EXCLUSIVE for entry in entries)
-        return Holders(len(entries) - exclusive, exclusive, tuple(sorted({entry.pid for entry in entries})))
 
 
 def _state(manifest: Manifest | None, findings: tuple[Finding, ...]) -> State:

@@ -12,7 +12,7 @@ import stat
 from collections.abc import Iterable, Iterator, Mapping
 
 from hwctl.errors import HwctlError, from_os_error
-from hwctl.fs.lock_table import LockTable, Mode
+from hwctl.fs.lock_table import LockTable
 from hwctl.fs.walk import inode_of
 from hwctl.stores.base import Artifact, Family, Holders, State
 from hwctl.stores.pageweights import layout
@@ -180,10 +180,7 @@ class Survey:
     def _holders(self, prefix: str) -> Holders:
         if self._locks is None or (st := self._stat(layout.lock_name(prefix))) is None:
             return Holders()
-        held = self._locks.entries(inode_of(st))
-        exclusive = sum(entry.mode is Mode.EXCLUSIVE for entry in held)
-        pids = tuple(sorted({entry.pid for entry in held if entry.pid > 0}))
-        return Holders(len(held) - exclusive, exclusive, pids)
+        return Holders.of(self._locks.entries(inode_of(st)))
 
     def _names(self) -> list[str]:
         try:
