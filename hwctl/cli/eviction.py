@@ -17,6 +17,7 @@ from hwctl.core.plan import Target, foresee
 from hwctl.core.policy import BUDGET, Filters, Limits, Measure, Shortfall
 from hwctl.errors import HwctlError, NoRoom, Status
 from hwctl.fs import space
+from hwctl.fs.space import Room
 from hwctl.stores.base import State
 
 _ELSEWHERE = {
@@ -39,13 +40,14 @@ class Wanted:
     keep: int | None
     everything: bool
 
-    def limits(self, whole: int) -> Limits:
+    def limits(self, room: Room) -> Limits:
         """NoRoom for a wish that no eviction can fulfil: it would empty the store and fail all the same."""
+        whole = room.total_bytes
         min_free = None if self.min_free is None else self.min_free.of(whole)
         if min_free is not None and min_free >= whole:
-            size, room = text.size(min_free), text.size(whole)
-            words = f"--min-free asks for {size}, its file system has {room} in all; nothing was removed"
-            raise NoRoom(words, details={"wanted": min_free, "total_bytes": whole})
+            size, most = text.size(min_free), text.size(whole)
+            words = f"--min-free asks for {size}, the {room.binding} has {most} in all; nothing was removed"
+            raise NoRoom(words, details={"wanted": min_free, "total_bytes": whole, "binding": room.binding})
         return Limits(
             max_size=None if self.max_size is None else self.max_size.of(whole),
             min_free=min_free,
@@ -68,13 +70,13 @@ def evict_stores(
     """Plan every store, have the plans confirmed together, carry them out and sum up."""
 
     def plan_of(target: Target) -> Plan:
-        limits = wanted.limits(space.room(target.store.root).total_bytes)
+        limits = wanted.limits(space.room(target.store.root))
         return plan(target, limits, filters, sys.argv[1:], other_users=other_users)
 
     plans = planned(answer, stores, plan_of)
     foreseen = [outcome.step for made in plans for outcome in Walk(made).steps(foresee)]
     confirm(answer, foreseen, yes=yes, wait=wait)
-    tally, deadline, short = Tally(answer), deadline_of(wait), []
+    tally, deadline, short, bound = Tally(answer), deadline_of(wait), [], []
     whole = sum(step.artifact.bytes for step in foreseen)
     with answer.progress("evict", whole) as progress:
         for made in plans:
@@ -86,8 +88,11 @@ def evict_stores(
             except HwctlError as exc:
                 answer.fail(exc)  # such as a rival at work: how the store stands is not known
                 continue
-            short += _account(answer, walk)
-    words = [tally.close(), *short]
+            missed = _account(answer, walk)
+            short += missed
+            if not missed:
+                bound += _binding(answer, walk)
+    words = [tally.close(), *short, *bound]
     if not tally.outcomes:
         words += [f"{made.store.root}: {rest}" for made in plans if (rest := _left_out(made))]
     answer.close_with("; ".join(words), Status.NO_ROOM if short else Status.OK)
@@ -111,10 +116,25 @@ def _account(answer: Answer, walk: Walk) -> list[str]:
     rows = answer.totals.setdefault("stores", [])
     assert isinstance(rows, list)
     rows.append(row)
+    if made.barred:
+        return []
     words = [f"{made.store.root}: {_sentence(short)}{_reasons(made)}" for short in shortfalls]
     for sentence in words:
         answer.errors.append(NoRoom(sentence, path=made.store.root, retryable=True, details=row))
     return words
+
+
+def _binding(answer: Answer, walk: Walk) -> list[str]:
+    """Which limit binds a store within its --max-size, if that is not the one that was asked for (EVI-07)."""
+    ledger, root = walk.ledger, walk.plan.store.root
+    asked = ledger.limits.max_size
+    if asked is None or walk.plan.barred:
+        return []
+    most, by = ledger.binding()
+    if by == BUDGET:
+        answer.note(f"{root}: bound by --max-size {text.size(most)}", verbosity=1)
+        return []
+    return [f"{root}: bound by the {by} ({text.size(most)}) and not by --max-size {text.size(asked)}"]
 
 
 def _shortfall_fields(short: Shortfall) -> dict[str, object]:

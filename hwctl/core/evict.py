@@ -14,11 +14,13 @@ from dataclasses import replace
 
 from hwctl.core.act import carry_out, gone, record, recorded, remove
 from hwctl.core.evict_plan import Plan, is_garbage
+from hwctl.core.freeable import freeable
 from hwctl.core.other_users import Record, as_owner
 from hwctl.core.plan import Action, Outcome, Result, Step, kept, leased
-from hwctl.core.policy import Shortfall, due
+from hwctl.core.policy import Measure, Shortfall, due
 from hwctl.fs import space
 from hwctl.fs.deadline import Deadline
+from hwctl.fs.openfiles import RecentOpenFiles
 from hwctl.stores.base import Artifact, State
 
 
@@ -30,6 +32,7 @@ class Walk:
         self.ledger = plan.ledger
         self._now = time.time_ns()
         self._vanished: set[int] = set()
+        self._open_files = RecentOpenFiles()
 
     def shortfalls(self) -> tuple[Shortfall, ...]:
         return self.ledger.shortfalls()
@@ -44,23 +47,52 @@ class Walk:
                 yield outcome
 
     def steps(self, attempt: Callable[[Step], Outcome]) -> Iterator[Outcome]:
-        """Attempt what is due, and as many of the oldest as the targets still need."""
+        """Attempt what is due, and as many of the oldest as the targets still need.
+
+        What would give back little of what it takes goes last: its files have other names, or are in use.
+        """
+        stubborn = []
         for number, step in enumerate(self.plan.steps):
             if number in self._vanished:
                 continue
-            wanted = due(step.artifact, self.plan.limits, self._now)
-            passed_over = not step.acts and self.ledger.shortfalls()
-            if not (wanted or passed_over or self.ledger.helped_by(step.artifact)):
-                continue
-            outcome = attempt(step)
-            self.enter(outcome)
-            yield outcome
+            if due(step.artifact, self.plan.limits, self._now) or self._is_told(step):
+                yield self._attempted(step, attempt)
+            elif self._helps(step.artifact):
+                if self._is_stubborn(step.artifact):
+                    stubborn.append(step)
+                else:
+                    yield self._attempted(step, attempt)
+        for step in stubborn:
+            if self._helps(step.artifact):
+                yield self._attempted(step, attempt)
+
+    def _attempted(self, step: Step, attempt: Callable[[Step], Outcome]) -> Outcome:
+        outcome = attempt(step)
+        self.enter(outcome)
+        return outcome
+
+    def _is_told(self, step: Step) -> bool:
+        """Whether it is passed over on the way to a target, which then may be missed because of it."""
+        return not step.acts and bool(self.ledger.shortfalls())
+
+    def _helps(self, artifact: Artifact) -> bool:
+        return self.ledger.helped_by(artifact, self._frees(artifact))
+
+    def _is_stubborn(self, artifact: Artifact) -> bool:
+        measures = {short.measure for short in self.ledger.shortfalls()}
+        return measures == {Measure.FREE} and self._frees(artifact) * 2 < artifact.allocated
+
+    def _frees(self, artifact: Artifact) -> int:
+        """What removing it gives back. Looked for where room is wanted alone, since it takes a walk."""
+        if self.plan.limits.min_free is None:
+            return artifact.allocated
+        return freeable(artifact, self._open_files())
 
     def enter(self, outcome: Outcome) -> None:
         """Let the ledger know what became of a step."""
         artifact = outcome.step.artifact
         if outcome.result is Result.PLANNED:
-            self.ledger = self.ledger.without(artifact, artifact.allocated)
+            self.ledger = self.ledger.without(artifact, self._frees(artifact))
         elif outcome.result is Result.DONE or outcome.gone:
             ledger = self.ledger.without(artifact, outcome.removed.bytes_freed)
             # Others free and fill the same file system: what it says counts when it says more.

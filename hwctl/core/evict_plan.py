@@ -23,7 +23,8 @@ class Plan:
     """Every candidate of one store in the order of eviction, and how the store stands.
 
     ``elsewhere`` counts the bytes of entries that evict leaves to others, by state: the reasons why a
-    target may be out of reach.
+    target may be out of reach. ``barred`` says that every entry is another user's, whom the caller may not
+    act for: then no target was missed, nothing was tried.
     """
 
     store: Store
@@ -31,6 +32,7 @@ class Plan:
     steps: tuple[Step, ...]
     ledger: Ledger
     elsewhere: Mapping[State, int]
+    barred: bool = False
 
 
 def plan(
@@ -53,7 +55,11 @@ def plan(
         ours = filters.quarantined and artifact.state is State.QUARANTINED
         if artifact.bytes and artifact.state not in EVICTABLE and not ours:
             elsewhere[artifact.state] += artifact.bytes
-    return Plan(store, limits, tuple(steps), ledger, elsewhere)
+    barred = bool(steps) and all(
+        step.status is Status.REFUSED and not may_act(store, step.artifact, other_users=other_users)
+        for step in steps
+    )
+    return Plan(store, limits, tuple(steps), ledger, elsewhere, barred)
 
 
 def _garbage(store: Store, entries: Sequence[Artifact], filters: Filters) -> list[Artifact]:

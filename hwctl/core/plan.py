@@ -134,13 +134,20 @@ def leased(artifact: Artifact) -> bool:
 
 
 def in_use(store: Store, artifact: Artifact) -> str | None:
-    """Who leases an entry, or uses it without a lease; None when nobody is known to."""
+    """Who leases an entry, builds another in its place, or uses it without a lease; None when nobody is
+    known to."""
     leases = artifact.leases
     if leased(artifact):
         mode = Mode.EXCLUSIVE if leases.exclusive else Mode.SHARED
-        who = ", ".join(holder(pid, mode).describe() for pid in leases.pids or (0,))
-        return f"{'locked' if leases.exclusive else 'leased'} by {who}"
+        return f"{'locked' if leases.exclusive else 'leased'} by {_described(leases.pids, mode)}"
+    builders = artifact.detail.get("building_pids")
+    if isinstance(builders, list) and builders:
+        return f"its build lock is held by {_described(builders, Mode.EXCLUSIVE)}"
     return "; ".join(store.users(artifact)) or None
+
+
+def _described(pids: Sequence[int], mode: Mode) -> str:
+    return ", ".join(holder(pid, mode).describe() for pid in pids or (0,))
 
 
 def foreign(target: Target, artifact: Artifact, words: Sequence[str]) -> Step:

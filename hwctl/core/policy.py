@@ -147,13 +147,9 @@ class Ledger:
             short.append(Shortfall(Measure.COUNT, limits.keep, self.count, "keep"))
         return tuple(short)
 
-    def helped_by(self, artifact: Artifact) -> bool:
-        """Whether some target comes nearer when this entry goes."""
-        gains = {
-            Measure.SIZE: artifact.bytes,
-            Measure.FREE: artifact.allocated,
-            Measure.COUNT: _counted(artifact),
-        }
+    def helped_by(self, artifact: Artifact, freed: int) -> bool:
+        """Whether some target comes nearer when this entry goes and gives ``freed`` bytes back."""
+        gains = {Measure.SIZE: artifact.bytes, Measure.FREE: freed, Measure.COUNT: _counted(artifact)}
         return any(gains[short.measure] > 0 for short in self.shortfalls())
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from hwctl.core.act import Deed, carry_out
 from hwctl.core.plan import Action, Outcome, Result, Step, Target, foreign, in_use, may_act
@@ -17,6 +18,9 @@ from hwctl.fs.deadline import Deadline
 from hwctl.stores.base import Advance, Artifact, CheckOptions, Level, State, Store, silent
 
 _MAY_BE_SET_ASIDE = frozenset({State.READY, State.DENIED, State.DAMAGED, State.INCOMPLETE})
+_IN_PLACE = _MAY_BE_SET_ASIDE | {State.CONSUMING, State.UNREADABLE}
+"""States of an entry that has the place of its key."""
+
 _MAY_BE_RESTORED = frozenset({State.QUARANTINED, State.DENIED})
 
 
@@ -88,11 +92,23 @@ def plan_restore(target: Target, words: Sequence[str], *, other_users: bool = Fa
         return Step(target.store, artifact, Action.KEEP, why, status=Status.REFUSED)
     if not may_act(target.store, artifact, other_users=other_users):
         return foreign(target, artifact, words)
+    taken = _in_the_way(target.store, artifact)
+    if taken is not None:
+        why = f"not restored: {taken} is there already"
+        return Step(target.store, artifact, Action.KEEP, why, status=Status.REFUSED)
     reason = "verify in full, then " + (
         "move back" if artifact.state is State.QUARANTINED else "lift the denial"
     )
     users = in_use(target.store, artifact)
     return Step(target.store, artifact, Action.RESTORE, reason, status=Status.BUSY, in_use=users)
+
+
+def _in_the_way(store: Store, artifact: Artifact) -> Path | None:
+    """What stands where a quarantined entry would go back to."""
+    if artifact.state is not State.QUARANTINED:
+        return None
+    others = (entry for entry in store.scan(sizes=False) if entry.key == artifact.key)
+    return next((entry.path for entry in others if entry.state in _IN_PLACE), None)
 
 
 def restore(options: CheckOptions, step: Step, wait: Deadline, advance: Advance = silent) -> Outcome:

@@ -97,14 +97,16 @@ def test_a_budget_beyond_the_room_is_bound_by_the_room() -> None:
 
 def test_garbage_is_none_of_those_that_are_kept() -> None:
     there, garbage = ledger(Limits(keep=2)), entry("a", state=State.ORPHAN)
-    assert not there.helped_by(garbage)
+    assert not there.helped_by(garbage, 4096)
     assert there.without(garbage, 4096).shortfalls() == there.shortfalls()
-    assert ledger(Limits(max_size=25)).helped_by(garbage)
+    assert ledger(Limits(max_size=25)).helped_by(garbage, 4096)
 
 
 def test_an_entry_that_brings_no_target_nearer_is_left_alone() -> None:
     there = ledger(Limits(max_size=25))
-    assert there.helped_by(entry("a"))
-    assert not there.helped_by(entry("a", bytes=0))
-    assert not ledger(Limits(max_size=30)).helped_by(entry("a"))
-    assert ledger(Limits(keep=2)).helped_by(entry("a", bytes=0))
+    assert there.helped_by(entry("a"), 4096)
+    assert not there.helped_by(entry("a", bytes=0), 4096)
+    assert not ledger(Limits(max_size=30)).helped_by(entry("a"), 4096)
+    assert ledger(Limits(keep=2)).helped_by(entry("a", bytes=0), 4096)
+    assert ledger(Limits(min_free=101)).helped_by(entry("a"), 1)
+    assert not ledger(Limits(min_free=101)).helped_by(entry("a"), 0)

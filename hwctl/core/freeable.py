@@ -1,0 +1,50 @@
+"""What removing an entry would give back at once.
+
+Less than it takes where a file has another name outside the entry, or is open or mapped somewhere. Owns the
+sum alone: what follows from it is for the verbs.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections import Counter
+from collections.abc import Iterator
+
+from hwctl.fs.openfiles import OpenFiles
+from hwctl.fs.paths import opened_dir
+from hwctl.fs.space import BLOCK
+from hwctl.fs.walk import Inode, inode_of, walk_stats
+from hwctl.stores.base import Artifact
+from hwctl.stores.pageweights.layout import artifact_name, parse_name, receipt_name
+
+
+def freeable(artifact: Artifact, open_files: OpenFiles) -> int:
+    """Bytes of the blocks that go with an entry; where it cannot be looked into, all that it takes."""
+    freed = 0
+    names: Counter[Inode] = Counter()
+    try:
+        for st in _stats(artifact):
+            inode = inode_of(st)
+            names[inode] += 1
+            if stat.S_ISDIR(st.st_mode) or (names[inode] == st.st_nlink and not open_files.holds(inode)):
+                freed += st.st_blocks * BLOCK
+    except OSError:
+        return artifact.allocated
+    return freed
+
+
+def _stats(artifact: Artifact) -> Iterator[os.stat_result]:
+    with opened_dir(artifact.path.parent) as folder:
+        for name in _names(artifact):
+            yield from walk_stats(folder, name)
+
+
+def _names(artifact: Artifact) -> tuple[str, ...]:
+    """A page is three files side by side, everything else one file or folder."""
+    name, key = artifact.path.name, artifact.detail.get("cache_key")
+    prefix = parse_name(name).prefix
+    if prefix is None or not isinstance(key, str):
+        return (name,)
+    pair = (receipt_name(prefix, key), artifact_name(prefix, key))
+    return pair if name in pair else (name, *pair)
