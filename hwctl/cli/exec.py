@@ -86,13 +86,14 @@ def exec_(
         from hwctl.core.exec import holding
         from hwctl.stores.base import CheckOptions
 
-        targets = Resolver(answer, family, absent=True).named(named)
+        deadline = deadline_of(wait)
+        targets = Resolver(answer, family, absent=True, wait=deadline).named(named)
         if answer.status is Status.OK:
             found = [target.artifact for target in targets if target.artifact is not None]
             total = sum(artifact.bytes for artifact in found) if level is Level.FULL else None
             with answer.progress("verify", total) as progress:
                 options = CheckOptions(jobs=params.default_jobs(jobs), advance=progress.advance)
-                with holding(targets, level, options, deadline_of(wait)) as held:
+                with holding(targets, level, options, deadline) as held:
                     progress.erase()  # what execs leaves no with-block
                     _become(answer, held, command)
     return answer.exit_status

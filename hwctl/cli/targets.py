@@ -16,6 +16,7 @@ from hwctl.cli import environment
 from hwctl.cli.answer import Answer
 from hwctl.cli.exits import as_failure
 from hwctl.errors import HwctlError, NotFound, Unsupported
+from hwctl.fs.deadline import Deadline
 from hwctl.stores import locate
 from hwctl.stores.base import Family, Match, State, Store
 
@@ -65,9 +66,11 @@ class Resolver:
         absent: bool = False,
         idle: bool = False,
         sizes: bool = True,
+        wait: Deadline | None = None,
     ) -> None:
-        """``absent`` lets an entry be named that is not there yet; ``idle`` is meant as by ``locate``,
-        ``sizes`` as by ``Store.scan``."""
+        """``absent`` lets an entry be named that is not there yet, and ``wait`` bounds how long its store may
+        take to come; ``idle`` is meant as by ``locate``, ``sizes`` as by ``Store.scan``."""
+        self._wait = wait
         self._idle = idle
         self._sizes = sizes
         self._answer = answer
@@ -80,7 +83,10 @@ class Resolver:
         found: dict[tuple[Family, Path], Target] = {}
         for path in paths:
             try:
-                match = locate.locate(path, self._family, idle=self._idle)
+                if self._wait is None:
+                    match = locate.locate(path, self._family, idle=self._idle)
+                else:
+                    match = locate.locate_in_time(path, self._family, self._wait)
                 target = self._target(match)
             except HwctlError as exc:
                 self._answer.fail(exc)

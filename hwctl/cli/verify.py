@@ -150,7 +150,7 @@ def verify(
     ) as answer:
         named = [*(paths or ()), *verifying.listed(paths_from, null)]
         tally = Tally(answer, level)
-        selection = verifying.select(tally, named, family, wishes)
         options = verifying.options(jobs, wait, timeout, rate)
+        selection = verifying.select(tally, named, family, wishes, options.wait)
         verifying.check(answer, tally, selection, level, options)
     return answer.exit_status

@@ -39,13 +39,15 @@ def listed(source: str | None, null: bool) -> list[Path]:
     return [Path(os.fsdecode(name)) for name in data.split(b"\0" if null else b"\n") if name]
 
 
-def select(tally: Tally, paths: Sequence[Path], family: Family | None, wishes: Wishes) -> Selection:
+def select(
+    tally: Tally, paths: Sequence[Path], family: Family | None, wishes: Wishes, wait: Deadline
+) -> Selection:
     """What the paths and wishes mean; a path that leads nowhere is told at once and stops no other."""
     subjects: list[Subject] = []
     skipped = Counter[State]()
     for path in paths:
         try:
-            match = locate.locate(path, family)
+            match = locate.locate_in_time(path, family, wait, awaited=wishes.identity is not None)
             store = locate.open_store(match)
             if wishes.any:
                 subjects += wishes.subjects(match, store)

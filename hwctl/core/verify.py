@@ -8,7 +8,6 @@ goes wrong with one entry keeps the others from being looked at. Nothing is ever
 from __future__ import annotations
 
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -40,8 +39,6 @@ quarantine, leftovers and strangers are counted and passed over."""
 
 _IN_PLACE = frozenset({State.DAMAGED, State.INCOMPLETE, State.DENIED})
 """What can be set aside: not what is in quarantine already, in work, or half consumed."""
-
-_POLL_SECONDS = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,8 +208,7 @@ def wait_until_ready(
             return now
         if deadline.expired():
             break
-        remaining = deadline.remaining()
-        time.sleep(_POLL_SECONDS if remaining is None else min(_POLL_SECONDS, remaining))
+        deadline.pause()
     if now is not None and now.state is State.STAGING:
         return now
     raise explain(store, artifact, expected)

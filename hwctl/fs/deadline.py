@@ -31,3 +31,8 @@ class Deadline:
 
     def expired(self) -> bool:
         return self.at is not None and time.monotonic() >= self.at
+
+    def pause(self, seconds: float = 0.2) -> None:
+        """Sleep between two looks, but not past the end."""
+        remaining = self.remaining()
+        time.sleep(seconds if remaining is None else min(seconds, remaining))

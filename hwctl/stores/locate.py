@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from hwctl.errors import HwctlError, NotFound, Refused, from_os_error
+from hwctl.fs.deadline import Deadline
 from hwctl.stores.base import Artifact, Family, Match, State, Store
 from hwctl.stores.hostweights import locating as hostweights
 from hwctl.stores.ktint8 import locating as ktint8
@@ -59,6 +60,21 @@ def locate(path: Path, family: Family | None = None, *, idle: bool = False) -> M
     if not os.path.lexists(settled):
         raise NotFound(f"{path} does not exist", path=path)
     raise NotFound(f"{path} {taken_for_one(settled, family)}", path=path)
+
+
+def locate_in_time(path: Path, family: Family | None, wait: Deadline, *, awaited: bool = False) -> Match:
+    """``locate``, waiting for a store that is still to come: its first publisher makes it (LEA-05).
+
+    That is so where PATH has the shape of an artifact in one, or where the caller knows what it awaits. Any
+    other path that leads nowhere is a mistake, and is told at once.
+    """
+    while True:
+        try:
+            return locate(path, family)
+        except NotFound:
+            if wait.expired() or not (awaited or hostweights.is_shaped(path)):
+                raise
+        wait.pause()
 
 
 def open_store(found: Match) -> Store:

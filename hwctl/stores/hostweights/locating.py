@@ -7,6 +7,7 @@ from pathlib import Path
 from hwctl.errors import from_os_error
 from hwctl.stores.base import Family, Match
 from hwctl.stores.hostweights import places
+from hwctl.stores.hostweights.layout import ARTIFACTS, is_key
 
 
 def recognise(path: Path) -> Match | None:
@@ -19,3 +20,8 @@ def recognise(path: Path) -> Match | None:
         return None
     root, spot = found
     return Match(Family.HOSTWEIGHTS, root, path, None if spot is None else spot.label)
+
+
+def is_shaped(path: Path) -> bool:
+    """Whether a path looks like that of an artifact, though its store is not there."""
+    return path.parent.name == ARTIFACTS and is_key(path.name)
