@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hwctl.errors import Finding, NotFound, Unsupported
+from hwctl.errors import Finding, IoFailed, NotFound, Unsupported
 from hwctl.fs.locks import Held
 from hwctl.stores.base import Artifact, CheckOptions, Level, Report, State
 from hwctl.stores.hostweights import leases
@@ -29,6 +29,8 @@ def check(root: StoreRoot, spot: Spot, artifact: Artifact, level: Level, options
     wanted = options.expected
     if wanted is not None and not isinstance(wanted, Identity):
         raise Unsupported(f"a host weight artifact cannot be held to a {type(wanted).__name__}")
+    if artifact.state is State.UNREADABLE and spot.place is Place.ROOT:
+        raise IoFailed(artifact.reason or "cannot be looked into", path=artifact.path)
     if spot.key is None or spot.place not in (Place.ARTIFACT, Place.QUARANTINE):
         return Report(artifact, level, (_misplaced(artifact),))
     held, warnings = _shared(root, spot.key, options)

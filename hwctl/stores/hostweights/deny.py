@@ -11,6 +11,7 @@ from contextlib import suppress
 
 from hwctl.fs.atomic import sync_dir, write_all
 from hwctl.fs.paths import read_document
+from hwctl.fs.remove import remove_tree
 from hwctl.stores.hostweights import canonical
 from hwctl.stores.hostweights.layout import DENY, FILE_MODE, deny_name
 from hwctl.stores.hostweights.store_root import StoreRoot
@@ -59,7 +60,10 @@ def remove_marker(root: StoreRoot, key: str) -> bool:
     """Lift a denial, durably; False when there was none."""
     try:
         with root.folder(DENY) as folder:
-            os.unlink(deny_name(key), dir_fd=folder)
+            try:
+                os.unlink(deny_name(key), dir_fd=folder)
+            except IsADirectoryError:  # denies as well, and would bar the key for ever
+                remove_tree(folder, deny_name(key))
             sync_dir(folder)
     except (FileNotFoundError, NotADirectoryError):
         return False

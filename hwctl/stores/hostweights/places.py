@@ -68,7 +68,7 @@ def locate(path: Path) -> tuple[Path, Spot | None] | None:
     try:
         return _locate(path)
     except PermissionError as exc:
-        raise PermissionError(exc.errno, _whose(path), os.fspath(path)) from exc
+        raise PermissionError(exc.errno, permission_denied(path), os.fspath(path)) from exc
 
 
 def _locate(path: Path) -> tuple[Path, Spot | None] | None:
@@ -82,7 +82,7 @@ def _locate(path: Path) -> tuple[Path, Spot | None] | None:
     return None
 
 
-def _whose(path: Path) -> str:
+def permission_denied(path: Path) -> str:
     """Who may look there, since a store has one owner and "permission denied" names nobody (LEA-04)."""
     for folder in (path, *path.parents):
         try:

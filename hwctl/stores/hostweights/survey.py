@@ -31,7 +31,7 @@ from hwctl.stores.hostweights.layout import (
     build_lock,
 )
 from hwctl.stores.hostweights.manifest import parse_ready
-from hwctl.stores.hostweights.places import Spot, spot_in
+from hwctl.stores.hostweights.places import Spot, permission_denied, spot_in
 from hwctl.stores.hostweights.store_root import StoreRoot
 
 _READY_LIMIT = 1 << 20
@@ -50,24 +50,30 @@ class Survey:
         self._locks = LockTable.read()
 
     def entries(self) -> Iterator[Artifact]:
-        """Every entry, sorted by key. Raises IoFailed when a folder cannot be listed."""
+        """Every entry, sorted by key. A folder that only its owner may list is a row that says so; IoFailed
+        when one cannot be listed for another reason."""
+        closed: list[Artifact] = []
         spots = [
             spot
             for place in (Place.ARTIFACT, Place.STAGING, Place.QUARANTINE, Place.DENY)
-            for spot in self._in_folder(place)
+            for spot in self._in_folder(place, closed)
         ]
         spots += self._in_root()
+        yield from closed
         spots.sort(key=lambda spot: (spot.label, spot.place.value, spot.name))
         for spot in spots:
             found = self.entry(spot)
             if found is not None:
                 yield found
 
-    def _in_folder(self, place: Place) -> list[Spot]:
+    def _in_folder(self, place: Place, closed: list[Artifact]) -> list[Spot]:
         folder = self._root.path / place.value
         try:
             spots = [spot_in(place, name) for name in os.listdir(folder)]
         except (FileNotFoundError, NotADirectoryError):
+            return []
+        except PermissionError:
+            closed.append(self._closed(folder))
             return []
         except OSError as exc:
             raise from_os_error(exc, f"cannot list {folder}", folder) from exc
@@ -75,6 +81,18 @@ class Survey:
             return spots
         artifacts = self._root.path / layout.ARTIFACTS
         return [spot for spot in spots if spot.key is None or not os.path.lexists(artifacts / spot.key)]
+
+    def _closed(self, folder: Path) -> Artifact:
+        """One folder of the store that may not be looked into does not hide the others (INS-03)."""
+        return Artifact(
+            family=Family.HOSTWEIGHTS,
+            store=self._root.path,
+            key=folder.name,
+            path=folder,
+            state=State.UNREADABLE,
+            owner_uid=self._root.owner_uid,
+            reason=permission_denied(folder),
+        )
 
     def _in_root(self) -> list[Spot]:
         try:
@@ -109,7 +127,7 @@ class Survey:
             look = _look_inside(parent, spot, st)
             state, reason = self._judge(spot, st, look)
         except PermissionError:
-            state, reason = State.UNREADABLE, f"uid {os.geteuid()} may not look into it"
+            state, reason = State.UNREADABLE, permission_denied(path)
         locks = self._locks_of(spot)
         return Artifact(
             family=Family.HOSTWEIGHTS,
@@ -169,7 +187,7 @@ class Survey:
             return size.newest_ns or None
         try:
             locked = os.lstat(self._root.path / LOCKS / artifact_lock(spot.key)).st_mtime_ns
-        except (FileNotFoundError, NotADirectoryError):
+        except (FileNotFoundError, NotADirectoryError, PermissionError):
             locked = 0
         return max(look.ready_ns or 0, locked) or None
 
