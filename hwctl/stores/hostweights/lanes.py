@@ -17,8 +17,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hwctl.fs.atomic import write_all
-
 if TYPE_CHECKING:
     from hashlib import _Hash
 
@@ -62,15 +60,19 @@ class Stopped(Exception):
     """The lanes were stopped while this piece of work was under way."""
 
 
+Write = Callable[[memoryview, int], None]
+"""Writes bytes at an offset of a file; from either thread."""
+
+
 class Block:
     """Bytes on their way to ``offset`` of a file, and how far their writing has come."""
 
-    __slots__ = ("_data", "_fd", "_lock", "_offset", "_taken")
+    __slots__ = ("_data", "_lock", "_offset", "_taken", "_write")
 
-    def __init__(self, data: memoryview, fd: int, offset: int) -> None:
+    def __init__(self, data: memoryview, offset: int, write: Write) -> None:
         self._data = data
-        self._fd = fd
         self._offset = offset
+        self._write = write
         self._lock = threading.Lock()
         self._taken = 0
 
@@ -81,7 +83,7 @@ class Block:
                 raise Stopped
             part = self._data[begin : begin + SLICE]
             if self._takes(begin):
-                write_all(self._fd, part, self._offset + begin)
+                self._write(part, self._offset + begin)
             if digest is not None:
                 digest.update(part)
 

@@ -82,7 +82,7 @@ class PayloadFile:
         self._syncing: list[Future[None]] = []
         self._closed = False
         self._under_way = Ticket()
-        write_all(fd, plan.header, 0)
+        self._write(plan.header, 0)
         advance(len(plan.header))
 
     def write_tensor(self, name: str, data: ReadableBuffer) -> None:
@@ -143,7 +143,7 @@ class PayloadFile:
         self._sync_early(size)
         inline = size <= INLINE and not self._pending
         if inline and size == extent.size:
-            write_all(self._fd, data, at)
+            self._write(data, at)
             if file_digest is not None:
                 file_digest.update(data)
             self._digested[name] = hashlib.sha256(data).hexdigest()
@@ -153,14 +153,22 @@ class PayloadFile:
             stream = self._tensors[name] = Stream(extent.begin, extent.begin + extent.size)
         tensor_digest = stream.takes(at, size)
         if inline:
-            write_all(self._fd, data, at)
+            self._write(data, at)
             for digest in (file_digest, tensor_digest):
                 if digest is not None:
                     digest.update(data)
             return Ticket()
-        ticket = self._pair.feed(Block(data, self._fd, at), file_digest, tensor_digest)
+        ticket = self._pair.feed(Block(data, at, self._write), file_digest, tensor_digest)
         self._pending.append(ticket)
         return ticket
+
+    def _write(self, data: ReadableBuffer, offset: int) -> None:
+        """From either thread; whoever is told of a full disk is told of which file (PUB-05)."""
+        try:
+            write_all(self._fd, data, offset)
+        except OSError as exc:
+            exc.filename = self.plan.file_name
+            raise
 
     def _cover(self, extent: Extent, begin: int, end: int) -> None:
         """Note what is written of a tensor; ValueError as Coverage.add raises it."""

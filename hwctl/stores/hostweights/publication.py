@@ -6,7 +6,6 @@ and there is no valid artifact of that key; who may build is settled in ``build`
 
 from __future__ import annotations
 
-import errno
 import json
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -171,9 +170,5 @@ def _failure(root: StoreRoot, exc: OSError, total: int, stage: Stage, code: Code
     error = from_os_error(exc, f"cannot write the artifact of {total} bytes in {root.path}", root.path)
     if not isinstance(error, NoRoom):
         return coded(error, stage, code)
-    if exc.errno == errno.ENOSPC:
-        try:
-            space.require(root.path, total, 0, what="the artifact")
-        except NoRoom as better:  # it names need, available, mount and the knob that helps (PUB-03)
-            error = better
-    return coded(error, Stage.CAPACITY, Code.ENOSPC)
+    what = f"the artifact (at {exc.filename})" if exc.filename else "the artifact"
+    return coded(space.ran_out(root.path, total, exc, what=what), Stage.CAPACITY, Code.ENOSPC)

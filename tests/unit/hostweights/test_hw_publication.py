@@ -16,6 +16,7 @@ from hwctl.errors import Busy, HwctlError, IoFailed, NoRoom, Refused, Usage
 from hwctl.fs.deadline import Deadline
 from hwctl.fs.lock_table import Mode
 from hwctl.fs.locks import acquire
+from hwctl.fs.mounts import mount_of
 from hwctl.stores.base import Level
 from hwctl.stores.hostweights import build, commit, leases
 from hwctl.stores.hostweights import publication as publishing
@@ -104,14 +105,28 @@ def test_whatever_a_producer_meets_leaves_nothing(
         pass
 
 
-def test_quota_is_said_in_words(root: StoreRoot, publication: Publication) -> None:
-    """PUB-05."""
+def test_quota_is_said_in_words(
+    root: StoreRoot, publication: Publication, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PUB-05: with the failing file, and the file system that has room enough by its own account."""
+    plain = os.pwrite
 
-    def failing(_writer: ArtifactWriter) -> None:
-        raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+    def refused(fd: int, data: memoryview, offset: int) -> int:
+        if os.readlink(f"/proc/self/fd/{fd}").endswith("one.safetensors"):
+            raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+        return plain(fd, data, offset)
 
-    with pytest.raises(NoRoom, match="quota"):
-        get_or_build(root, publication, failing, deadline=Deadline.after(5))
+    def produce(writer: ArtifactWriter) -> None:
+        with writer.open("one.safetensors") as payload:
+            payload.write_tensor("a", bytes(24))
+
+    monkeypatch.setattr(os, "pwrite", refused)
+    with pytest.raises(NoRoom) as met:
+        get_or_build(root, publication, produce, deadline=Deadline.after(5))
+    mount = os.fsdecode(mount_of(root.path).point)
+    for part in ("quota", f"uid {os.geteuid()}", "one.safetensors", mount, "free now"):
+        assert part in met.value.message
+    assert names(root, "tmp") == []
 
 
 def test_a_producer_that_forgets_something_is_refused(root: StoreRoot, publication: Publication) -> None:

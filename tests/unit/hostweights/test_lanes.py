@@ -10,7 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from hwctl.stores.hostweights.lanes import SLICE, Block, Lanes, Stopped, Ticket
+from hwctl.fs.atomic import write_all
+from hwctl.stores.hostweights.lanes import SLICE, Block, Lanes, Stopped, Ticket, Write
+
+
+def writer(fd: int) -> Write:
+    return lambda data, offset: write_all(fd, data, offset)
 
 
 @pytest.mark.parametrize("size", [1, SLICE, 5 * SLICE + 3])
@@ -21,7 +26,7 @@ def test_whoever_comes_first_writes_and_both_hash(tmp_path: Path, size: int) -> 
     lanes = Lanes(2)
     digests = hashlib.sha256(), hashlib.sha256()
     try:
-        lanes.pair().feed(Block(memoryview(data), fd, 0), *digests).wait()
+        lanes.pair().feed(Block(memoryview(data), 0, writer(fd)), *digests).wait()
     finally:
         lanes.stop()
         os.close(fd)
@@ -34,7 +39,7 @@ def test_without_digests_a_block_is_still_written(tmp_path: Path) -> None:
     fd = os.open(tmp_path / "f", os.O_CREAT | os.O_RDWR)
     lanes = Lanes(1)
     try:
-        lanes.pair().feed(Block(memoryview(data), fd, 10), None, None).wait()
+        lanes.pair().feed(Block(memoryview(data), 10, writer(fd)), None, None).wait()
     finally:
         lanes.stop()
         os.close(fd)
@@ -59,7 +64,7 @@ def test_stopping_ends_what_is_under_way(tmp_path: Path) -> None:
     fd = os.open(tmp_path / "f", os.O_CREAT | os.O_RDWR)
     try:
         with pytest.raises(Stopped):
-            Block(memoryview(bytes(5)), fd, 0).go_through(None, stop)
+            Block(memoryview(bytes(5)), 0, writer(fd)).go_through(None, stop)
     finally:
         os.close(fd)
     assert (tmp_path / "f").stat().st_size == 0
