@@ -9,6 +9,7 @@ from dataclasses import asdict
 from hwctl.cli.document import artifact_fields, finding_fields, missing_fields, named, time_text
 from hwctl.cli.metrics import Gauge
 from hwctl.core.inspect import FileView, Row, View
+from hwctl.fs.walk import allocated
 from hwctl.stores.base import Death, State
 from hwctl.weights.tensor_layout import TensorEntry
 
@@ -58,7 +59,7 @@ def file_fields(view: FileView, state: State, tensors: Sequence[TensorEntry]) ->
         **missing_fields(view.path, state),
         **named("key", view.path.name),
         "bytes": view.stat.st_size,
-        "allocated_bytes": view.stat.st_blocks * 512,
+        "allocated_bytes": allocated(view.stat),
         "files": 1,
         "created": time_text(view.stat.st_mtime_ns),
         "owner_uid": view.stat.st_uid,

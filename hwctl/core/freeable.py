@@ -13,8 +13,7 @@ from collections.abc import Iterator
 
 from hwctl.fs.openfiles import OpenFiles
 from hwctl.fs.paths import opened_dir
-from hwctl.fs.space import BLOCK
-from hwctl.fs.walk import Inode, inode_of, walk_stats
+from hwctl.fs.walk import Inode, allocated, inode_of, walk_stats
 from hwctl.stores.base import Artifact
 from hwctl.stores.pageweights.layout import artifact_name, parse_name, receipt_name
 
@@ -28,7 +27,7 @@ def freeable(artifact: Artifact, open_files: OpenFiles) -> int:
             inode = inode_of(st)
             names[inode] += 1
             if stat.S_ISDIR(st.st_mode) or (names[inode] == st.st_nlink and not open_files.holds(inode)):
-                freed += st.st_blocks * BLOCK
+                freed += allocated(st)
     except OSError:
         return artifact.allocated
     return freed

@@ -15,6 +15,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from hwctl.fs.walk import allocated
+
 _NODES = Path("/sys/devices/system/node/online")
 _PAGE = mmap.PAGESIZE
 _WINDOW = 1 << 30
@@ -43,7 +45,7 @@ def pages_per_node(fd: int, st: os.stat_result) -> Mapping[int, int]:
     """Pages of a regular file on tmpfs by node. Raises OSError where the kernel cannot be asked."""
     known = nodes()
     if len(known) == 1:
-        return {known[0]: st.st_blocks * 512 // _PAGE}
+        return {known[0]: allocated(st) // _PAGE}
     counts: Counter[int] = Counter()
     for start, end in _extents(fd, st.st_size):
         for offset in range(start, end, _WINDOW):

@@ -16,14 +16,13 @@ from dataclasses import dataclass
 from hwctl.errors import Refused
 from hwctl.fs.mounts import mount_id, mounts
 from hwctl.fs.openfiles import OpenFiles
-from hwctl.fs.walk import Descent, Inode, inode_of
+from hwctl.fs.walk import Descent, Inode, allocated, inode_of
 
-_BLOCK = 512
 _OWNER_ALL = stat.S_IRWXU
 
 
 @dataclass(frozen=True, slots=True)
-class Deleted:
+class Removed:
     """What a removal did. ``files`` are names that were no folders, ``size`` the st_size of regular ones.
 
     ``bytes_freed`` is st_blocks * 512 of every inode whose last link went, folders too, each once;
@@ -36,40 +35,76 @@ class Deleted:
     still_mapped: int = 0
     size: int = 0
 
+    def __add__(self, other: Removed) -> Removed:
+        return Removed(
+            self.files + other.files,
+            self.bytes_freed + other.bytes_freed,
+            self.still_mapped + other.still_mapped,
+            self.size + other.size,
+        )
 
-class _Count:
-    """The running count of one removal."""
 
-    def __init__(self, open_files: OpenFiles | None) -> None:
-        self.files = 0
-        self.freed = 0
-        self.mapped = 0
-        self.size = 0
+class Removal:
+    """One removal under way: names go one by one, what that gave back is counted."""
+
+    def __init__(self, open_files: OpenFiles | None = None) -> None:
         self._open_files = open_files
+        self._files = self._freed = self._mapped = self._size = 0
 
-    def gone(self, st: os.stat_result) -> None:
-        """A name was unlinked whose stat, taken just before, is ``st``."""
+    def unlink(self, dir_fd: int, name: str, *, regular: bool = False) -> None:
+        """Unlink a name that is no folder; if ``regular``, nothing but a regular file. Already gone is
+        success."""
+        try:
+            st = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
+            if regular and not stat.S_ISREG(st.st_mode):
+                return
+            os.unlink(name, dir_fd=dir_fd)
+        except FileNotFoundError:
+            return
+        except OSError as exc:
+            raise _mount_or(exc, name) from exc
+        self._files += 1
+        self._gone(st)
+
+    def rmdir(self, dir_fd: int, name: str, st: os.stat_result | None = None) -> None:
+        """Remove an empty folder; ``st`` is its stat from before it was emptied. Already gone is success."""
+        try:
+            st = st or os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
+            os.rmdir(name, dir_fd=dir_fd)
+        except FileNotFoundError:
+            return
+        except OSError as exc:
+            raise _mount_or(exc, name) from exc
+        self._gone(st)
+
+    def _gone(self, st: os.stat_result) -> None:
         folder = stat.S_ISDIR(st.st_mode)
         if stat.S_ISREG(st.st_mode):
-            self.size += st.st_size
+            self._size += st.st_size
         if st.st_nlink > 1 and not folder:
             return
-        size = st.st_blocks * _BLOCK
         # A folder that somebody stands in, or another removal looks at, is no data that is still in use.
         if not folder and self._open_files is not None and self._open_files.holds(inode_of(st)):
-            self.mapped += size
+            self._mapped += allocated(st)
         else:
-            self.freed += size
+            self._freed += allocated(st)
 
-    def result(self) -> Deleted:
-        return Deleted(self.files, self.freed, self.mapped, self.size)
+    def result(self) -> Removed:
+        return Removed(self._files, self._freed, self._mapped, self._size)
 
 
-def remove_file(dir_fd: int, name: str, *, open_files: OpenFiles | None = None) -> Deleted:
+def _mount_or(exc: OSError, name: str) -> Exception:
+    """What EBUSY means of a name that is to go, any other error as it is."""
+    if exc.errno == errno.EBUSY:
+        return Refused(f"{name}: is a mount point; a removal does not cross mounts")
+    return exc
+
+
+def remove_file(dir_fd: int, name: str, *, open_files: OpenFiles | None = None) -> Removed:
     """Unlink one name that is no folder; a link itself, not its target. Already gone is success."""
-    count = _Count(open_files)
-    _unlink(dir_fd, name, count)
-    return count.result()
+    removal = Removal(open_files)
+    removal.unlink(dir_fd, name)
+    return removal.result()
 
 
 def remove_tree(
@@ -80,7 +115,7 @@ def remove_tree(
     make_writable: bool = True,
     open_files: OpenFiles | None = None,
     last: Collection[str] = (),
-) -> Deleted:
+) -> Removed:
     """Delete ``name`` and everything below it, bottom up; what another process removes first is success.
 
     ``inode`` is what was looked at when the removal was decided: if something else stands there now, that
@@ -93,23 +128,23 @@ def remove_tree(
     try:
         top = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
     except FileNotFoundError:
-        return Deleted()
+        return Removed()
     if inode is not None and inode_of(top) != inode:
         raise Refused(f"{name}: something else stands there now; nothing was deleted")
     if not stat.S_ISDIR(top.st_mode):
         return remove_file(dir_fd, name, open_files=open_files)
-    count = _Count(open_files)
+    removal = Removal(open_files)
     try:
         descent = _open_top(dir_fd, name, make_writable)
     except FileNotFoundError:
-        return Deleted()
+        return Removed()
     with descent:
         opened = os.fstat(descent.fd)
         if inode_of(opened) != inode_of(top):
             raise Refused(f"{name}: was replaced while it was opened; nothing was deleted")
-        _empty(descent, _Border(dir_fd, descent.fd, name), make_writable, count, last)
-    _rmdir(dir_fd, name, top, count)
-    return count.result()
+        _empty(descent, _Border(dir_fd, descent.fd, name), make_writable, removal, last)
+    removal.rmdir(dir_fd, name, top)
+    return removal.result()
 
 
 class _Border:
@@ -126,6 +161,12 @@ class _Border:
         """A bind mount of the same file system has the same device, hence the mount's id too."""
         if st.st_dev != self._device or mount_id(fd) != self._mount:
             raise _crossing(self._name, os.readlink(f"/proc/self/fd/{fd}"))
+
+
+def require_same_mount(parent_fd: int, child_fd: int, name: str) -> None:
+    """Refuse when the folder ``child_fd``, called ``name``, is where another mount begins."""
+    if mount_id(parent_fd) != mount_id(child_fd):
+        raise _crossing(name, os.readlink(f"/proc/self/fd/{child_fd}"))
 
 
 def require_no_mounts(fd: int, name: str) -> None:
@@ -163,26 +204,26 @@ def _make_readable(dir_fd: int, name: str) -> None:
 
 
 def _empty(
-    descent: Descent, border: _Border, make_writable: bool, count: _Count, last: Collection[str]
+    descent: Descent, border: _Border, make_writable: bool, removal: Removal, last: Collection[str]
 ) -> None:
     """Delete everything below the folder that ``descent`` stands in."""
     trail: list[tuple[str, os.stat_result]] = []
-    pending = [_clear_files(descent, border, make_writable, count, sparing=last)]
+    pending = [_clear_files(descent, border, make_writable, removal, sparing=last)]
     while True:
         if pending[-1]:
             name = pending[-1].pop()
             if _enter(descent, name, make_writable):
                 trail.append((name, os.fstat(descent.fd)))
-                pending.append(_clear_files(descent, border, make_writable, count))
+                pending.append(_clear_files(descent, border, make_writable, removal))
             continue
         pending.pop()
         if not pending:
             for name in last:
-                _unlink(descent.fd, name, count)
+                removal.unlink(descent.fd, name)
             return
         descent.up()
         name, st = trail.pop()
-        _rmdir(descent.fd, name, st, count)
+        removal.rmdir(descent.fd, name, st)
 
 
 def _enter(descent: Descent, name: str, make_writable: bool) -> bool:
@@ -200,7 +241,7 @@ def _enter(descent: Descent, name: str, make_writable: bool) -> bool:
 
 
 def _clear_files(
-    descent: Descent, border: _Border, make_writable: bool, count: _Count, sparing: Collection[str] = ()
+    descent: Descent, border: _Border, make_writable: bool, removal: Removal, sparing: Collection[str] = ()
 ) -> list[str]:
     """Unlink what is no folder in the current folder; the names of the folders in it."""
     fd = descent.fd
@@ -216,31 +257,5 @@ def _clear_files(
             (folders if entry.is_dir(follow_symlinks=False) else files).append(entry.name)
     for name in files:
         if name not in sparing:
-            _unlink(fd, name, count)
+            removal.unlink(fd, name)
     return folders
-
-
-def _unlink(dir_fd: int, name: str, count: _Count) -> None:
-    try:
-        st = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
-        os.unlink(name, dir_fd=dir_fd)
-    except FileNotFoundError:
-        return
-    except OSError as exc:
-        if exc.errno == errno.EBUSY:
-            raise Refused(f"{name}: is a mount point; a removal does not cross mounts") from exc
-        raise
-    count.files += 1
-    count.gone(st)
-
-
-def _rmdir(dir_fd: int, name: str, st: os.stat_result, count: _Count) -> None:
-    try:
-        os.rmdir(name, dir_fd=dir_fd)
-    except FileNotFoundError:
-        return
-    except OSError as exc:
-        if exc.errno == errno.EBUSY:
-            raise Refused(f"{name}: is a mount point; a removal does not cross mounts") from exc
-        raise
-    count.gone(st)

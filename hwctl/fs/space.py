@@ -14,10 +14,7 @@ from pathlib import Path
 from hwctl.errors import NoRoom
 from hwctl.fs.cgroup import memory_limit
 from hwctl.fs.mounts import MEMORY, Mount, mount_of, mount_of_fd
-from hwctl.fs.walk import Inode, inode_of, walk_stats
-
-# st_blocks counts these, whatever the block size of the file system is.
-BLOCK = 512
+from hwctl.fs.walk import Inode, allocated, inode_of, walk_stats
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +154,7 @@ def reserve(fd: int, size: int) -> None:
 
 def usage(dir_fd: int, name: str) -> Usage:
     """Measure a file or tree without following links; what vanishes meanwhile is not counted."""
-    apparent = allocated = files = newest = written = 0
+    apparent = taken = files = newest = written = 0
     linked: set[Inode] = set()
     for st in walk_stats(dir_fd, name):
         # A tree may hold hundreds of thousands of files: compared, not max(), which costs as much as a stat.
@@ -172,5 +169,5 @@ def usage(dir_fd: int, name: str) -> Usage:
                 if inode_of(st) in linked:
                     continue
                 linked.add(inode_of(st))
-        allocated += st.st_blocks * BLOCK
-    return Usage(apparent, allocated, files, max(newest, written), written)
+        taken += allocated(st)
+    return Usage(apparent, taken, files, max(newest, written), written)

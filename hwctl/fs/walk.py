@@ -23,6 +23,11 @@ def inode_of(st: os.stat_result) -> Inode:
     return (st.st_dev, st.st_ino)
 
 
+def allocated(st: os.stat_result) -> int:
+    """The bytes a file takes; st_blocks counts 512 of them, whatever the block size of the file system is."""
+    return st.st_blocks * 512
+
+
 class Descent:
     """One open folder that moves down into children and up again.
 

@@ -18,6 +18,7 @@ from hwctl.errors import Finding
 from hwctl.fs.deadline import Deadline
 from hwctl.fs.lock_table import Entry, Mode
 from hwctl.fs.locks import Held
+from hwctl.fs.remove import Removed as Removed
 
 Advance = Callable[[int], None]
 """Told of every stretch of bytes that was worked through, for progress and pace."""
@@ -189,28 +190,6 @@ class Staleness:
 
     death: Death
     evidence: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Removed:
-    """What a removal really freed: st_blocks * 512, each inode once.
-
-    ``still_mapped`` counts bytes of files that other processes keep open or mapped: gone by name, still held.
-    ``size`` is the st_size of the files, for entries that were never measured before they went.
-    """
-
-    files: int = 0
-    bytes_freed: int = 0
-    still_mapped: int = 0
-    size: int = 0
-
-    def __add__(self, other: Removed) -> Removed:
-        return Removed(
-            self.files + other.files,
-            self.bytes_freed + other.bytes_freed,
-            self.still_mapped + other.still_mapped,
-            self.size + other.size,
-        )
 
 
 @dataclass(frozen=True, slots=True)

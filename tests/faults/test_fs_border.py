@@ -18,6 +18,7 @@ from hwctl.fs.mounts import mount_of, mounts
 from hwctl.fs.paths import opened_dir
 from hwctl.fs.remove import remove_tree
 from hwctl.fs.space import room
+from hwctl.stores.ktint8.deletion import remove_listed
 
 
 @pytest.fixture
@@ -105,6 +106,17 @@ def test_a_tree_that_is_a_mount_itself_is_refused(tree: Path) -> None:
     with opened_dir(tree.parent) as fd, pytest.raises(Refused, match="is a mount point"):
         remove_tree(fd, "tree")
     assert (tree / "precious").exists()
+
+
+def test_a_finished_tree_that_is_a_mount_itself_keeps_what_its_manifest_lists(place: Path) -> None:
+    made = make_ktint8.make_ready(place, "border-run-1")
+    root = place / "moved"
+    root.mkdir(mode=0o700)
+    private_mounts.mount("--bind", made, root)
+    before = names(root)
+    with opened_dir(place) as fd, pytest.raises(Refused, match="is a mount point"):
+        remove_listed(fd, root.name, None, ephemeral=True)
+    assert names(made) == before
 
 
 def test_a_similar_name_is_no_mount_inside(tree: Path) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from hwctl.errors import HwctlError
 from hwctl.fs.openfiles import OpenFiles
-from hwctl.fs.remove import Deleted, remove_tree
+from hwctl.fs.remove import Removed, remove_tree
 from hwctl.stores.hostweights import deny, moves
 from hwctl.stores.hostweights.layout import (
     ARTIFACTS,
@@ -48,7 +48,7 @@ def repair_moves(root: StoreRoot, key: str) -> None:
                 moves.clear_marks(folder, name)
 
 
-def delete_tombstones(root: StoreRoot, key: str, open_files: OpenFiles | None = None) -> Deleted:
+def delete_tombstones(root: StoreRoot, key: str, open_files: OpenFiles | None = None) -> Removed:
     """Delete ``quarantine/<key>.cleanup.*`` for good."""
     with root.folder(QUARANTINE) as folder:
         names = [
@@ -76,7 +76,7 @@ def prepare_rebuild(root: StoreRoot, key: str) -> str | None:
     return name
 
 
-def clean_up(root: StoreRoot, key: str, open_files: OpenFiles | None = None) -> Deleted:
+def clean_up(root: StoreRoot, key: str, open_files: OpenFiles | None = None) -> Removed:
     """Remove the artifact of this key: out of sight first, then deleted, then its deny marker.
 
     Killed in between it leaves a tombstone, which the next cleanup or build of the key deletes. Other
@@ -126,11 +126,5 @@ def _entries_of(folder: int, key: str) -> Iterator[str]:
     return (name for name in sorted(os.listdir(folder)) if name.startswith(prefix))
 
 
-def _remove_all(folder: int, names: list[str], open_files: OpenFiles | None) -> Deleted:
-    files = freed = mapped = 0
-    for name in names:
-        deleted = remove_tree(folder, name, open_files=open_files)
-        files += deleted.files
-        freed += deleted.bytes_freed
-        mapped += deleted.still_mapped
-    return Deleted(files, freed, mapped)
+def _remove_all(folder: int, names: list[str], open_files: OpenFiles | None) -> Removed:
+    return sum((remove_tree(folder, name, open_files=open_files) for name in names), Removed())

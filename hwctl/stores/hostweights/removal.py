@@ -13,7 +13,7 @@ import stat
 from hwctl.errors import NotFound, Refused, from_os_error
 from hwctl.fs.atomic import sync_dir
 from hwctl.fs.openfiles import RecentOpenFiles
-from hwctl.fs.remove import Deleted, remove_file, remove_tree
+from hwctl.fs.remove import Removed, remove_file, remove_tree
 from hwctl.fs.walk import inode_of
 from hwctl.stores.base import Artifact, State
 from hwctl.stores.hostweights import deny, moves, notes, quarantine
@@ -28,7 +28,7 @@ from hwctl.stores.hostweights.places import Spot
 from hwctl.stores.hostweights.store_root import StoreRoot
 
 
-def remove(root: StoreRoot, spot: Spot, artifact: Artifact, open_files: RecentOpenFiles) -> Deleted:
+def remove(root: StoreRoot, spot: Spot, artifact: Artifact, open_files: RecentOpenFiles) -> Removed:
     """Delete one entry. Raises Refused for a stranger, OSError as met."""
     if artifact.state is State.FOREIGN:
         raise Refused(f"not removed: {artifact.reason}", path=artifact.path)
@@ -56,7 +56,7 @@ def _require_same(artifact: Artifact) -> None:
         raise Refused("something else stands there now; nothing was deleted", path=artifact.path)
 
 
-def _remove_marker(root: StoreRoot, name: str) -> Deleted:
+def _remove_marker(root: StoreRoot, name: str) -> Removed:
     with root.folder(DENY) as folder:
         if stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
             deleted = remove_tree(folder, name)
@@ -66,7 +66,7 @@ def _remove_marker(root: StoreRoot, name: str) -> Deleted:
     return deleted
 
 
-def _remove_document_temporary(root: StoreRoot, name: str) -> Deleted:
+def _remove_document_temporary(root: StoreRoot, name: str) -> Removed:
     with root.folder("") as folder:
         return remove_file(folder, name)
 

@@ -219,8 +219,7 @@ class HostWeightStore:
     def remove(self, artifact: Artifact) -> Removed:
         self._require_ours(artifact)
         with _told(artifact.path):
-            deleted = removal.remove(self._root, self._spot(artifact), artifact, self._open_files)
-        return Removed(deleted.files, deleted.bytes_freed, deleted.still_mapped)
+            return removal.remove(self._root, self._spot(artifact), artifact, self._open_files)
 
     @contextmanager
     def sweep(self, deadline: Deadline) -> Iterator[None]:

@@ -14,9 +14,9 @@ from dataclasses import replace
 from hwctl.errors import Finding, NotFound, Refused, from_os_error
 from hwctl.fs.liveness import proc_stat
 from hwctl.fs.lock_table import Mode
+from hwctl.fs.remove import Removal
 from hwctl.stores.base import Removed
 from hwctl.stores.ktint8 import content, deletion, guard, layout
-from hwctl.stores.ktint8.deletion import Tally
 from hwctl.stores.ktint8.finished import plan_of, unsound
 from hwctl.stores.ktint8.listing import LayerRecord, LayerState
 from hwctl.stores.ktint8.manifest import Manifest, Schema
@@ -113,14 +113,14 @@ class ConsumableTree:
             if findings:
                 raise unsound(self.path, findings)
             self._mark(record, LayerState.CONSUMING)
-        tally = Tally()
-        deletion.delete_layer(self.root_fd, self.manifest.geometry, record, tally)
+        removal = Removal()
+        deletion.delete_layer(self.root_fd, self.manifest.geometry, record, removal)
         if layout.layer_dir(layer) in os.listdir(self.root_fd):
             raise Refused(
                 f"layer {layer} holds something that is not ours; it was left there", path=self.path
             )
         self._mark(record, LayerState.CONSUMED)
-        return tally.result()
+        return removal.result()
 
     def _mark(self, record: LayerRecord, state: LayerState) -> None:
         self._rewriter.set_state(record.index, state)

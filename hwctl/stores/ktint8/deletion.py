@@ -16,10 +16,9 @@ from contextlib import suppress
 from hwctl.errors import NoRoom, Refused, from_os_error
 from hwctl.fs.atomic import replace_document
 from hwctl.fs.lock_file import shown_path
-from hwctl.fs.mounts import mount_id
 from hwctl.fs.openfiles import OpenFiles
 from hwctl.fs.paths import opened_dir
-from hwctl.fs.remove import require_no_mounts
+from hwctl.fs.remove import Removal, require_no_mounts, require_same_mount
 from hwctl.fs.walk import Inode, inode_of
 from hwctl.stores.base import Removed
 from hwctl.stores.ktint8 import layout
@@ -28,33 +27,10 @@ from hwctl.stores.ktint8.listing import LayerRecord, LayerState
 from hwctl.stores.ktint8.manifest_text import Rewriter
 from hwctl.weights.amx import Geometry
 
-_BLOCK = 512
-_STAYS = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT, errno.ENOTDIR, errno.EBUSY)
+_STAYS = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR)
 
 
-class Tally:
-    """Counts what went: each file once, its blocks as freed or as still held by somebody."""
-
-    def __init__(self, open_files: OpenFiles | None = None) -> None:
-        self._open_files = open_files
-        self._files = self._freed = self._mapped = 0
-
-    def gone(self, st: os.stat_result) -> None:
-        """A file, or an emptied folder, was unlinked."""
-        folder = stat.S_ISDIR(st.st_mode)
-        self._files += not folder
-        if st.st_nlink > 1 and not folder:
-            return
-        if self._open_files is not None and self._open_files.holds(inode_of(st)):
-            self._mapped += st.st_blocks * _BLOCK
-        else:
-            self._freed += st.st_blocks * _BLOCK
-
-    def result(self) -> Removed:
-        return Removed(self._files, self._freed, self._mapped)
-
-
-def delete_layer(root_fd: int, geometry: Geometry, layer: LayerRecord, tally: Tally) -> None:
+def delete_layer(root_fd: int, geometry: Geometry, layer: LayerRecord, removal: Removal) -> None:
     """Delete a layer's listed files, its part folders and its folder, as far as they are there and empty."""
     folder = layout.layer_dir(layer.index)
     by_part: dict[str, list[str]] = {}
@@ -63,48 +39,32 @@ def delete_layer(root_fd: int, geometry: Geometry, layer: LayerRecord, tally: Ta
         by_part.setdefault(part, []).append(name)
     try:
         with opened_dir(folder, dir_fd=root_fd) as layer_fd:
-            _require_same_mount(root_fd, layer_fd)
+            require_same_mount(root_fd, layer_fd, folder)
             for part, names in by_part.items():
-                _delete_part(layer_fd, part, names, tally)
+                _delete_part(layer_fd, part, names, removal)
     except (FileNotFoundError, NotADirectoryError):
         return  # gone, or a stranger's link or file of that name, which stays
-    _rmdir(root_fd, folder, tally)
+    _rmdir(root_fd, folder, removal)
 
 
-def _delete_part(layer_fd: int, part: str, names: Iterable[str], tally: Tally) -> None:
+def _delete_part(layer_fd: int, part: str, names: Iterable[str], removal: Removal) -> None:
     try:
         with opened_dir(part, dir_fd=layer_fd) as part_fd:
-            _require_same_mount(layer_fd, part_fd)
+            require_same_mount(layer_fd, part_fd, part)
             for name in names:
-                _unlink(part_fd, name, tally)
+                removal.unlink(part_fd, name, regular=True)
     except (FileNotFoundError, NotADirectoryError):
         return
-    _rmdir(layer_fd, part, tally)
+    _rmdir(layer_fd, part, removal)
 
 
-def _require_same_mount(parent_fd: int, child_fd: int) -> None:
-    if mount_id(parent_fd) != mount_id(child_fd):
-        where = os.readlink(f"/proc/self/fd/{child_fd}")
-        raise Refused(f"{where} is a mount point; a removal does not cross mounts", path=where)
-
-
-def _unlink(dir_fd: int, name: str, tally: Tally) -> None:
-    with suppress(FileNotFoundError):
-        st = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
-        if stat.S_ISREG(st.st_mode):
-            os.unlink(name, dir_fd=dir_fd)
-            tally.gone(st)
-
-
-def _rmdir(dir_fd: int, name: str, tally: Tally) -> None:
+def _rmdir(dir_fd: int, name: str, removal: Removal) -> None:
+    """Remove a folder unless something that is not ours is left in it, or has its place."""
     try:
-        st = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
-        os.rmdir(name, dir_fd=dir_fd)
+        removal.rmdir(dir_fd, name)
     except OSError as exc:
         if exc.errno not in _STAYS:
             raise
-        return
-    tally.gone(st)
 
 
 def remove_listed(
@@ -118,23 +78,24 @@ def remove_listed(
     is empty goes all the same. Where strangers' files lie, they stay with the manifest, whose layers are
     then marked as being consumed.
     """
-    tally = Tally(open_files)
+    removal = Removal(open_files)
     try:
         with opened_dir(name, dir_fd=base_fd) as root_fd:
             if inode is not None and inode_of(os.fstat(root_fd)) != inode:
                 raise Refused(f"{name}: something else stands there now; nothing was deleted")
+            require_same_mount(base_fd, root_fd, name)
             if os.listdir(root_fd):
                 require_no_mounts(root_fd, name)
-                _remove_content(root_fd, read_manifest(root_fd, ephemeral=ephemeral), name, tally)
-        _rmdir(base_fd, name, tally)
+                _remove_content(root_fd, read_manifest(root_fd, ephemeral=ephemeral), name, removal)
+        _rmdir(base_fd, name, removal)
     except FileNotFoundError:
         pass  # somebody else has removed it meanwhile
     except OSError as exc:
         raise from_os_error(exc, f"cannot remove {name}", shown_path(name, base_fd)) from exc
-    return tally.result()
+    return removal.result()
 
 
-def _remove_content(root_fd: int, read: ReadManifest, name: str, tally: Tally) -> None:
+def _remove_content(root_fd: int, read: ReadManifest, name: str, removal: Removal) -> None:
     manifest, outline = read.parsed.manifest, read.parsed.outline
     if manifest is None or outline is None:
         raise Refused(
@@ -149,12 +110,12 @@ def _remove_content(root_fd: int, read: ReadManifest, name: str, tally: Tally) -
         with suppress(NoRoom):  # a full tmpfs is no reason not to empty it
             rewrite(root_fd, read.schema.document, rewriter.document())
     for layer in manifest.layers:
-        delete_layer(root_fd, manifest.geometry, layer, tally)
+        delete_layer(root_fd, manifest.geometry, layer, removal)
     for left in os.listdir(root_fd):
         if layout.temporary_pid(left) is not None:
-            _unlink(root_fd, left, tally)
+            removal.unlink(root_fd, left, regular=True)
     if os.listdir(root_fd) == [read.schema.document]:
-        _unlink(root_fd, read.schema.document, tally)
+        removal.unlink(root_fd, read.schema.document, regular=True)
 
 
 def rewrite(root_fd: int, document: str, data: bytes) -> None:

@@ -196,8 +196,7 @@ class KtInt8Store:
 def _removed_whole(parent_fd: int, name: str, artifact: Artifact, seen: OpenFiles) -> Removed:
     # Without lease and manifest what a killed removal leaves could be proven nobody's by no one.
     last = (layout.LEASE, layout.EPHEMERAL_MANIFEST)
-    gone = remove_tree(parent_fd, name, inode=artifact.inode, open_files=seen, last=last)
-    return Removed(gone.files, gone.bytes_freed, gone.still_mapped, gone.size)
+    return remove_tree(parent_fd, name, inode=artifact.inode, open_files=seen, last=last)
 
 
 @contextmanager

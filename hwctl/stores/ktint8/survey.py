@@ -15,7 +15,7 @@ from hwctl.errors import Finding, HwctlError, from_os_error
 from hwctl.fs.lock_table import LockTable
 from hwctl.fs.paths import kind_of, opened_dir
 from hwctl.fs.space import Usage, usage
-from hwctl.fs.walk import inode_of
+from hwctl.fs.walk import allocated, inode_of
 from hwctl.stores.base import Artifact, Family, Holders, State
 from hwctl.stores.ktint8 import layout, note, roots
 from hwctl.stores.ktint8.documents import ReadLease, read_lease
@@ -152,7 +152,7 @@ class Survey:
         reason: str | None = None,
         **detail: object,
     ) -> Artifact:
-        used = used or Usage(st.st_size if stat.S_ISREG(st.st_mode) else 0, st.st_blocks * 512, 0, 0, 0)
+        used = used or Usage(st.st_size if stat.S_ISREG(st.st_mode) else 0, allocated(st), 0, 0, 0)
         return Artifact(
             family=Family.KTINT8,
             store=self._base,

@@ -12,8 +12,8 @@ from hwctl.errors import Refused
 from hwctl.fs.atomic import sync_dir
 from hwctl.fs.openfiles import OpenFiles
 from hwctl.fs.paths import opened_dir
-from hwctl.fs.remove import Deleted, remove_file, remove_tree
-from hwctl.stores.base import Artifact, Removed, State
+from hwctl.fs.remove import Removed, remove_file, remove_tree
+from hwctl.stores.base import Artifact, State
 from hwctl.stores.pageweights import layout
 from hwctl.stores.pageweights.layout import parse_name
 
@@ -27,7 +27,7 @@ def remove_names(dir_fd: int, names: Iterable[str], open_files: OpenFiles | None
     """Delete names in this order and make it durable."""
     total = Removed()
     for name in names:
-        total += _counted(remove_file(dir_fd, name, open_files=open_files))
+        total += remove_file(dir_fd, name, open_files=open_files)
     sync_dir(dir_fd)
     return total
 
@@ -59,12 +59,8 @@ def _remove_quarantined(root_fd: int, artifact: Artifact, open_files: OpenFiles)
             sync_dir(fd)
     except FileNotFoundError:
         return Removed()
-    return _counted(deleted)
+    return deleted
 
 
 def _pair(prefix: str, key: str) -> tuple[str, str]:
     return layout.receipt_name(prefix, key), layout.artifact_name(prefix, key)
-
-
-def _counted(deleted: Deleted) -> Removed:
-    return Removed(deleted.files, deleted.bytes_freed, deleted.still_mapped)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from hwctl.errors import HwctlError, from_os_error
 from hwctl.fs.lock_table import LockTable
-from hwctl.fs.walk import inode_of
+from hwctl.fs.walk import allocated, inode_of
 from hwctl.stores.base import Artifact, Family, Holders, State
 from hwctl.stores.pageweights import layout
 from hwctl.stores.pageweights.documents import Locator, judge_locator
@@ -21,7 +21,6 @@ from hwctl.stores.pageweights.layout import Kind, Name, parse_name
 from hwctl.stores.pageweights.place import look_at_document
 from hwctl.stores.pageweights.roots import Root
 
-_BLOCK = 512
 _TEMPORARIES = (Kind.TEMPORARY, Kind.LIBRARY_TEMPORARY)
 _Stats = Mapping[str, os.stat_result]
 
@@ -72,7 +71,7 @@ class Survey:
             self._root.path / text,
             State.TEMPORARY if name.kind in _TEMPORARIES else State.FOREIGN,
             bytes=st.st_size if regular else 0,
-            allocated=st.st_blocks * _BLOCK,
+            allocated=allocated(st),
             files=1 if regular else 0,
             created=st.st_mtime_ns,
             leases=Holders() if name.prefix is None else self._holders(name.prefix),
@@ -164,9 +163,7 @@ class Survey:
             self._root.path / name,
             state,
             bytes=sum(one.st_size for one in payload.values()),
-            allocated=sum(
-                blocks for _, blocks in {(inode_of(s), s.st_blocks * _BLOCK) for s in stats.values()}
-            ),
+            allocated=sum(blocks for _, blocks in {(inode_of(s), allocated(s)) for s in stats.values()}),
             files=len(stats),
             created=made,
             last_used=None if state is State.ORPHAN else st.st_mtime_ns,

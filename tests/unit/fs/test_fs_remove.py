@@ -12,7 +12,7 @@ import pytest
 from hwctl.errors import Refused
 from hwctl.fs.openfiles import OpenFiles
 from hwctl.fs.paths import opened_dir
-from hwctl.fs.remove import Deleted, remove_file, remove_tree
+from hwctl.fs.remove import Removed, remove_file, remove_tree
 from hwctl.fs.space import usage
 from hwctl.fs.walk import inode_of
 
@@ -45,7 +45,7 @@ def test_what_is_freed_is_what_was_used(tmp_path: Path, folder: int) -> None:
     os.mkfifo(tree / "fifo")
     used, before = usage(folder, "tree"), descriptors()
     deleted = remove_tree(folder, "tree")
-    assert deleted == Deleted(files=used.files, bytes_freed=used.allocated, size=used.bytes)
+    assert deleted == Removed(files=used.files, bytes_freed=used.allocated, size=used.bytes)
     assert os.listdir(tmp_path) == [] and descriptors() == before
 
 
@@ -54,7 +54,7 @@ def test_a_link_kept_outside_frees_nothing(tmp_path: Path, folder: int) -> None:
     (tmp_path / "tree" / "file").write_bytes(b"x" * 100_000)
     (tmp_path / "kept").hardlink_to(tmp_path / "tree" / "file")
     folder_blocks = (tmp_path / "tree").stat().st_blocks * 512
-    assert remove_tree(folder, "tree") == Deleted(files=1, bytes_freed=folder_blocks, size=100_000)
+    assert remove_tree(folder, "tree") == Removed(files=1, bytes_freed=folder_blocks, size=100_000)
     assert remove_file(folder, "kept").bytes_freed >= 100_000
 
 
@@ -72,7 +72,7 @@ def test_links_go_and_their_targets_stay(tmp_path: Path, folder: int) -> None:
 
 
 def test_what_is_gone_is_success(folder: int) -> None:
-    assert remove_tree(folder, "missing") == remove_file(folder, "missing") == Deleted()
+    assert remove_tree(folder, "missing") == remove_file(folder, "missing") == Removed()
 
 
 def test_published_modes_are_no_obstacle(tmp_path: Path, folder: int) -> None:
@@ -135,7 +135,7 @@ def test_what_others_hold_is_not_counted_as_free(tmp_path: Path, folder: int) ->
     used = usage(folder, "tree").allocated
     seen = OpenFiles({inode_of(st): ((1, "open"),)}, plain=frozenset({st.st_dev}))
     deleted = remove_tree(folder, "tree", open_files=seen)
-    assert deleted == Deleted(2, used - st.st_blocks * 512, st.st_blocks * 512, 200_000)
+    assert deleted == Removed(2, used - st.st_blocks * 512, st.st_blocks * 512, 200_000)
 
 
 def test_a_file_where_a_tree_was_expected(tmp_path: Path, folder: int) -> None:

@@ -240,6 +240,17 @@ def test_still_mapped_bytes_are_told_apart(base: Path) -> None:
     assert removed.bytes_freed == artifact.allocated - 4096
 
 
+def test_a_folder_that_somebody_stands_in_is_freed(base: Path) -> None:
+    root = ktroot.ready(base)
+    store, artifact = the(base, root.name)
+    fd = os.open(root / "_layer_3", os.O_RDONLY)
+    try:
+        removed = store.remove(artifact)
+    finally:
+        os.close(fd)
+    assert (removed.bytes_freed, removed.still_mapped) == (artifact.allocated, 0)
+
+
 def test_quarantine_and_back(base: Path) -> None:
     root = ktroot.ready(base)
     store, artifact = the(base, root.name)
