@@ -232,7 +232,9 @@ class Answer:
             for piece in pieces(self._envelope()):
                 output.out.raw(piece)
             output.out.raw(b"\n")
-            if self._status is not Status.OK and self._signum is None:
+            if self._signum is not None:
+                output.err.raw(dumps(exits.signal_object(self._signum)))
+            elif self._status is not Status.OK:
                 told = exits.error_object(self._worst_error(), debug=environment.debug())
                 output.err.raw(dumps(told | {"exit_status": self._number()}))
         elif self._signum is not None:

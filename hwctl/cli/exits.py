@@ -88,3 +88,17 @@ class Verdict(HwctlError):
 
 def signal_name(signum: int) -> str:
     return signal.Signals(signum).name
+
+
+def signal_object(signum: int) -> dict[str, object]:
+    """The ``hwctl.error/1`` object of a run that a signal ended: the next one may go better."""
+    name = signal_name(signum)
+    return {
+        "schema": "hwctl.error/1",
+        "code": "signal",
+        "exit_status": 128 + signum,
+        "retryable": True,
+        "path": None,
+        "message": f"ended by {name}",
+        "details": {"signal": name},
+    }

@@ -277,9 +277,11 @@ def test_a_signal_ends_the_run_and_the_process_dies_of_it(slow: Path, name: str,
     if json_:
         document = json.loads(out)
         run_hwctl.validator("hwctl.verify/1").validate(document)
-        assert (document["status"], document["exit_status"]) == ("signal", 128 + number)
-    else:
-        assert name in err
+        error = json.loads(err)
+        run_hwctl.validator("hwctl.error/1").validate(error)
+        for told, word in ((document, "status"), (error, "code")):
+            assert (told[word], told["exit_status"]) == ("signal", 128 + number)
+    assert name in err
 
 
 def test_a_second_signal_ends_at_once(slow: Path) -> None:
