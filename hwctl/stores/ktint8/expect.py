@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from hwctl.errors import Finding
 from hwctl.weights.amx import Geometry
+from hwctl.weights.ranges import ranges
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +52,3 @@ def judge(expected: Expectation, geometry: Geometry, layers: tuple[int, ...]) ->
 
 def _not_expected(message: str, expected: object, actual: object) -> Finding:
     return Finding("not-expected", message, None, expected, actual)
-
-
-def ranges(numbers: list[int] | tuple[int, ...]) -> str:
-    """Ascending numbers as people write them: ``0-3,7``."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1][1:] = [number]
-        else:
-            runs.append([number])
-    return ",".join("-".join(map(str, run)) for run in runs)

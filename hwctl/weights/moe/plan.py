@@ -15,6 +15,7 @@ from hwctl.weights.checkpoint import Checkpoint
 from hwctl.weights.moe.config import MoeConfig, read_config
 from hwctl.weights.moe.matrix import Matrix
 from hwctl.weights.moe.search import Search
+from hwctl.weights.ranges import ranges
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ def plan_conversion(checkpoint: Checkpoint, parts: int, layers: Container[int] |
     require_shape(geometry)
     chosen = tuple(layer for layer in config.layers if layers is None or layer in layers)
     if not chosen:
-        raise Usage(f"none of the layers asked for has experts; those that have are {_ranges(config.layers)}")
+        raise Usage(f"none of the layers asked for has experts; those that have are {ranges(config.layers)}")
     search = Search(checkpoint, config, chosen)
     search.run()
     if search.findings:
@@ -68,14 +69,3 @@ def plan_conversion(checkpoint: Checkpoint, parts: int, layers: Container[int] |
         )
     shards = tuple(sorted({checkpoint.weight_map[name] for name in search.tensors}))
     return MoePlan(checkpoint, config, geometry, chosen, shards, search.matrices)
-
-
-def _ranges(layers: tuple[int, ...]) -> str:
-    """Ascending numbers as people write them: 1-3, 5."""
-    runs: list[tuple[int, int]] = []
-    for layer in layers:
-        if runs and runs[-1][1] == layer - 1:
-            runs[-1] = runs[-1][0], layer
-        else:
-            runs.append((layer, layer))
-    return ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in runs)

@@ -18,7 +18,7 @@ from hwctl.fs.locks import acquire_dir
 from hwctl.fs.pace import TimedOut
 from hwctl.stores.base import Artifact, CheckOptions, Content, Level, Report, State
 from hwctl.stores.ktint8 import checks
-from hwctl.stores.ktint8.expect import Expectation, ranges
+from hwctl.stores.ktint8.expect import Expectation
 from hwctl.stores.ktint8.locating import recognise
 from hwctl.stores.ktint8.store import open_store
 
@@ -193,11 +193,6 @@ def test_expectations(base: Path, expected: Expectation, words: str | None) -> N
     report = check(ktroot.ready(base), Level.MARKER, expected=expected)
     assert codes(report) == ([] if words is None else ["not-expected"])
     assert words is None or words in report.findings[0].message
-
-
-def test_ranges() -> None:
-    assert ranges([0, 1, 2, 3, 7, 9, 10]) == "0-3,7,9-10"
-    assert ranges([]) == ""
 
 
 def test_a_legacy_tree_under_any_name(base: Path) -> None:
