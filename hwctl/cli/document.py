@@ -18,8 +18,10 @@ from pathlib import PurePath
 from hwctl.errors import Finding
 from hwctl.stores.base import Artifact, Report, State
 
+_ENCODER = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":"))
 _DEEPEST = 32
 _WIDEST_INTEGER = 4096
+_LEAVES = frozenset({str, int, list, tuple, bool, float, type(None)})
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -50,13 +52,15 @@ def pieces(value: object) -> Iterator[bytes]:
 
 def _lazy(value: object) -> bool:
     """Whether an iterator lies anywhere below; such values are encoded piece by piece."""
+    if type(value) in _LEAVES:
+        return False
     if isinstance(value, Mapping):
         return any(map(_lazy, value.values()))
     return isinstance(value, Iterator)
 
 
 def _encoded(value: object) -> bytes:
-    text = json.dumps(plain(value), ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    text = _ENCODER.encode(plain(value))
     return text.replace("\x7f", "\\u007f").encode("ascii")
 
 
@@ -64,6 +68,8 @@ def plain(value: object, depth: int = 0) -> object:
     """``value`` as JSON can hold it: no lone surrogates, no NaN, nothing without an end."""
     if value is None or isinstance(value, bool):
         return value
+    if type(value) is str and value.isascii():
+        return value  # a row each for 200,000 tensors: what is plain already is not asked further
     if isinstance(value, int):
         # Beyond this Python does not print integers in decimal, and nobody reads them.
         return int(value) if value.bit_length() <= _WIDEST_INTEGER else hex(value)
@@ -73,10 +79,10 @@ def plain(value: object, depth: int = 0) -> object:
         return value if math.isfinite(value) else str(value)
     if depth >= _DEEPEST:
         return "…"
-    if isinstance(value, Mapping):
-        return {str(plain(str(key))): plain(item, depth + 1) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
         return [plain(item, depth + 1) for item in value]
+    if isinstance(value, Mapping):
+        return {str(plain(str(key))): plain(item, depth + 1) for key, item in value.items()}
     if isinstance(value, bytes):
         return value.decode("utf-8", "backslashreplace")
     return plain(str(value), depth + 1)
