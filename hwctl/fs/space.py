@@ -118,6 +118,35 @@ def require(
         )
 
 
+def ran_out(path: Path, need_bytes: int, exc: OSError, *, what: str) -> NoRoom:
+    """The failure that ENOSPC or EDQUOT stands for, met while ``need_bytes`` were written below ``path``.
+
+    Asked for once what was written is removed, so that the room is what there was. It may seem enough then: a
+    quota shows nowhere, and others write and delete as well.
+    """
+    if exc.errno == errno.ENOSPC:
+        try:
+            require(path, need_bytes, 0, what=what)
+        except NoRoom as shortage:
+            return shortage
+    there, mount = room(path), mount_of(path)
+    where = f"{os.fsdecode(mount.point)} ({mount.fs_type})"
+    why = f"the disk quota of uid {os.geteuid()} is used up" if exc.errno == errno.EDQUOT else "it was full"
+    return NoRoom(
+        f"{what}: needs {_size(need_bytes)}; {why} on {where}, where {_size(there.free_bytes)} are free now"
+        f"{_knob(mount, there)}",
+        path=path,
+        retryable=True,
+        details={
+            "errno": errno.errorcode.get(exc.errno or 0),
+            "need_bytes": need_bytes,
+            "available_bytes": there.free_bytes,
+            "mount": os.fsdecode(mount.point),
+            "fs_type": mount.fs_type,
+        },
+    )
+
+
 def _knob(mount: Mount, there: Room) -> str:
     if there.binding == "cgroup limit":
         return "; raise the memory limit of the container or job"
