@@ -54,27 +54,31 @@ def tensor_bits(dtype: str, shape: Iterable[int]) -> int | None:
 
 
 class Findings:
-    """The first MAX_FINDINGS findings of one kind of question, and how many more there were."""
+    """The first MAX_FINDINGS findings of one kind of question, and how many ``more`` there were."""
 
     def __init__(self) -> None:
         self._told: list[Finding] = []
-        self._more = 0
+        self.more = 0
 
     def add(self, make: Callable[[], Finding]) -> None:
         """Note one; those beyond the bound are counted, not made."""
         if len(self._told) < MAX_FINDINGS:
             self._told.append(make())
         else:
-            self._more += 1
+            self.more += 1
 
     def __bool__(self) -> bool:
         return bool(self._told)
 
+    @property
+    def told(self) -> tuple[Finding, ...]:
+        return tuple(self._told)
+
     def all(self) -> tuple[Finding, ...]:
         """What was noted, with a last one for what was only counted."""
-        if not self._more:
-            return tuple(self._told)
-        last = Finding(self._told[-1].code, f"{self._more} more findings of this file are not listed")
+        if not self.more:
+            return self.told
+        last = Finding(self._told[-1].code, f"{self.more} more findings of this file are not listed")
         return (*self._told, last)
 
 

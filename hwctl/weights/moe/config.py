@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hwctl.errors import Damaged, Finding, Unsupported
+from hwctl.weights.amx import Projection
 from hwctl.weights.moe.families import Family, find_family
 
 CONFIG = "config.json"
@@ -32,6 +33,12 @@ class MoeConfig:
     hidden_layers: int
     layers: tuple[int, ...]
     block: tuple[int, int] | None
+
+    def shape(self, projection: Projection) -> tuple[int, int]:
+        """[rows, columns] of an expert's matrix, a row being an output feature."""
+        if projection is Projection.DOWN:
+            return self.hidden, self.intermediate
+        return self.intermediate, self.hidden
 
 
 def read_config(config: Mapping[str, object] | None) -> MoeConfig:

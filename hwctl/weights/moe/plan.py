@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 
-from hwctl.errors import Damaged, Finding, Usage
+from hwctl.errors import Damaged, Usage
 from hwctl.weights.amx import Geometry, Projection, require_shape
 from hwctl.weights.checkpoint import Checkpoint
 from hwctl.weights.moe.config import MoeConfig, read_config
 from hwctl.weights.moe.matrix import Matrix
-from hwctl.weights.moe.search import Search
+from hwctl.weights.moe.search import search
 from hwctl.weights.ranges import ranges
 
 
@@ -58,14 +58,9 @@ def plan_conversion(checkpoint: Checkpoint, parts: int, layers: Container[int] |
     chosen = tuple(layer for layer in config.layers if layers is None or layer in layers)
     if not chosen:
         raise Usage(f"none of the layers asked for has experts; those that have are {ranges(config.layers)}")
-    search = Search(checkpoint, config, chosen)
-    search.run()
-    if search.findings:
-        findings = search.findings
-        if search.dropped:
-            findings.append(Finding("more-findings", f"and at least {search.dropped} more"))
-        raise Damaged(
-            f"not the checkpoint of a whole model: {findings[0].message}", findings, path=checkpoint.path
-        )
-    shards = tuple(sorted({checkpoint.weight_map[name] for name in search.tensors}))
-    return MoePlan(checkpoint, config, geometry, chosen, shards, search.matrices)
+    found = search(checkpoint, config, chosen)
+    if found.findings:
+        words = f"not the checkpoint of a whole model: {found.findings[0].message}"
+        raise Damaged(words, found.findings, path=checkpoint.path)
+    shards = tuple(sorted({checkpoint.weight_map[name] for name in found.tensors}))
+    return MoePlan(checkpoint, config, geometry, chosen, shards, found.matrices)
