@@ -53,7 +53,8 @@ class Tally:
         else:
             answer.record(word, action, str(size), path, outcome.reason, problem=problem)
         if outcome.moved_to == artifact.path:
-            answer.note(f"the deny marker of {artifact.path} was lifted")
+            if outcome.step.action is Action.RESTORE:
+                answer.note(f"the deny marker of {artifact.path} was lifted")
         elif outcome.moved_to is not None:
             answer.note(f"{artifact.path} is now {outcome.moved_to}")
         if outcome.error is not None:
@@ -81,11 +82,12 @@ class Tally:
         return ", ".join(words) or "nothing to do"
 
     def _planned(self, result: Result) -> str:
-        """The size of what would go: nothing was freed yet that could be told."""
+        """The size of what would go, where something would: nothing was freed yet that could be told."""
         if result is not Result.PLANNED:
             return ""
-        steps = (outcome.step for outcome in self.outcomes if outcome.result is result)
-        return f" ({text.size(sum(step.artifact.allocated for step in steps))})"
+        steps = [outcome.step for outcome in self.outcomes if outcome.result is result]
+        going = [step for step in steps if step.action is Action.REMOVE] or steps
+        return f" ({text.size(sum(step.artifact.allocated for step in going))})"
 
     def _measure(self, counts: Counter[Result], removed: Removed) -> None:
         verb = {"verb": self._answer.verb}
@@ -177,9 +179,16 @@ def confirm(answer: Answer, steps: Iterable[Step], *, yes: bool, wait: float | N
     acting = [step for step in steps if step.acts or _may_act_yet(step, wait)]
     if not acting or yes or answer.dry_run:
         return
-    size = text.size(sum(step.artifact.allocated for step in acting))
-    what = text.number(len(acting), "entry", "entries")
-    answer.confirm(f"{_QUESTIONS[acting[0].action]} {what}, {size}?", yes=yes, plan=list(map(_said, acting)))
+    asked = [
+        _question(action, [step for step in acting if step.action is action])
+        for action in sorted({step.action for step in acting}, key=list(Action).index)
+    ]
+    answer.confirm(f"{'; '.join(asked)}?", yes=yes, plan=list(map(_said, acting)))
+
+
+def _question(action: Action, steps: Sequence[Step]) -> str:
+    size = text.size(sum(step.artifact.allocated for step in steps))
+    return f"{_QUESTIONS[action]} {text.number(len(steps), 'entry', 'entries')}, {size}"
 
 
 def _said(step: Step) -> str:

@@ -84,7 +84,8 @@ def _unseen(entries: Sequence[Artifact], filters: Filters) -> list[Artifact]:
 
 def is_garbage(store: Store, artifact: Artifact) -> bool:
     """Whether an orphan is proven to be nobody's."""
-    return store.stale(artifact, StalePolicy()).death is Death.PROVEN
+    verdict = store.stale(artifact, StalePolicy())
+    return verdict.death is Death.PROVEN and not verdict.keeps
 
 
 def _step(

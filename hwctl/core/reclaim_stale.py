@@ -1,7 +1,8 @@
 """Reclaim what producers left behind, and only what is proven dead.
 
 Whether an entry is stale is its family's verdict, with evidence. This verb asks twice, while planning and
-again under the exclusive lease, and shows the evidence either way. What lives, or is unproven, is kept.
+again under the exclusive lease, and shows the evidence either way. What lives, or is unproven, is kept; of an
+interrupted move nothing is garbage: it is brought to its end in quarantine.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from hwctl.core.act import carry_out, remove
+from hwctl.core.act import Deed, carry_out, remove
 from hwctl.core.plan import Action, Outcome, Step, Target, foreign, may_act
 from hwctl.core.policy import matches
 from hwctl.errors import HwctlError, IoFailed, Status
@@ -52,12 +53,18 @@ def plan(
 
 def reclaim(policy: StalePolicy, step: Step, wait: Deadline) -> Outcome:
     """Carry one step out, if its entry still is proven dead under the exclusive lease."""
+    keeps = step.action is Action.QUARANTINE
 
     def again(step: Step, now: Artifact) -> str | None:
         verdict = step.store.stale(now, policy)
-        return None if verdict.death is Death.PROVEN else _said(verdict)
+        return None if verdict.death is Death.PROVEN and verdict.keeps == keeps else _said(verdict)
 
-    return carry_out(step, remove, wait, again)
+    return carry_out(step, _finish if keeps else remove, wait, again)
+
+
+def _finish(step: Step, now: Artifact) -> Deed:
+    """Bring an interrupted move to its end: what was being kept is kept."""
+    return Deed(moved_to=step.store.set_aside(now, step.evidence[0]).path)
 
 
 def _swept(target: Target, artifact: Artifact, policy: StalePolicy, words: Sequence[str]) -> Step | None:
@@ -96,7 +103,8 @@ def _step(
     if verdict.death is Death.PROVEN:
         # Somebody else may hold it by then: a rival run in a sweep, news for whoever named it (REC-09).
         status = Status.BUSY if named else Status.OK
-        return Step(target.store, artifact, Action.REMOVE, _said(verdict), verdict.evidence, status)
+        action = Action.QUARANTINE if verdict.keeps else Action.REMOVE
+        return Step(target.store, artifact, action, _said(verdict), verdict.evidence, status)
     status = _KEPT_MEANS[verdict.death] if named else Status.OK
     return Step(target.store, artifact, Action.KEEP, _said(verdict), verdict.evidence, status)
 

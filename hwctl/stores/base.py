@@ -186,10 +186,14 @@ class StalePolicy:
 
 @dataclass(frozen=True, slots=True)
 class Staleness:
-    """A verdict with the evidence for it, one clause each, fit to be shown to an operator."""
+    """A verdict with the evidence for it, one clause each, fit to be shown to an operator.
+
+    ``keeps`` says that a move was interrupted, and nothing is garbage: the entry is set aside, not removed.
+    """
 
     death: Death
     evidence: tuple[str, ...] = ()
+    keeps: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,7 +315,10 @@ class Store(Protocol):
         ...
 
     def set_aside(self, artifact: Artifact, reason: str) -> Artifact:
-        """Move into quarantine, durably, under an exclusive lease held by the caller; the new entry."""
+        """Move into quarantine, durably, under an exclusive lease held by the caller; the new entry.
+
+        A move that was interrupted is brought to its end.
+        """
         ...
 
     def restore(self, artifact: Artifact) -> Artifact:

@@ -11,6 +11,7 @@ import stat
 from collections.abc import Iterator
 
 from hwctl.errors import HwctlError
+from hwctl.fs.atomic import sync_dir
 from hwctl.fs.openfiles import OpenFiles
 from hwctl.fs.remove import Removed, remove_tree
 from hwctl.stores.hostweights import deny, moves
@@ -46,6 +47,14 @@ def repair_moves(root: StoreRoot, key: str) -> None:
             st = os.stat(name, dir_fd=folder, follow_symlinks=False)
             if stat.S_ISDIR(st.st_mode) and st.st_mode & (WRITE_BITS | STICKY):
                 moves.clear_marks(folder, name)
+
+
+def finish_move(root: StoreRoot, name: str) -> None:
+    """Finish the move of one entry into quarantine; both folders are on the disk before it is unmarked."""
+    with root.folder(ARTIFACTS) as artifacts, root.folder(QUARANTINE) as folder:
+        sync_dir(artifacts)
+        sync_dir(folder)
+        moves.clear_marks(folder, name)
 
 
 def delete_tombstones(root: StoreRoot, key: str, open_files: OpenFiles | None = None) -> Removed:

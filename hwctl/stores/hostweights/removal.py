@@ -75,7 +75,12 @@ def set_aside(root: StoreRoot, spot: Spot, artifact: Artifact, reason: str) -> S
     """Move an artifact into quarantine as the operator's, with a note of the reason; where it is now.
 
     On a disk too full for the rename the entry stays, marked invalid, and the NoRoom says so (QUA-03).
+    Of an entry that is in quarantine already, the move is brought to its end.
     """
+    if spot.place is Place.QUARANTINE and spot.key is not None:
+        _require_same(artifact)
+        quarantine.finish_move(root, spot.name)
+        return spot
     if spot.place is not Place.ARTIFACT or spot.key is None:
         raise Refused(
             f"only an artifact can be set aside, not one in {spot.place.value}/", path=artifact.path

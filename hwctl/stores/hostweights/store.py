@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from hwctl.errors import Finding, NotFound, Refused, Unsupported, from_os_error
+from hwctl.errors import Finding, IoFailed, NotFound, Refused, Unsupported, from_os_error
 from hwctl.fs.deadline import Deadline
 from hwctl.fs.lock_table import Mode
 from hwctl.fs.locks import acquire
@@ -45,7 +45,7 @@ from hwctl.stores.hostweights.layout import (
     deny_name,
 )
 from hwctl.stores.hostweights.lookup import examine_key
-from hwctl.stores.hostweights.places import Spot, spot_in
+from hwctl.stores.hostweights.places import Spot, permission_denied, spot_in
 from hwctl.stores.hostweights.store_root import StoreRoot, look_at_root
 from hwctl.stores.hostweights.survey import Survey
 
@@ -172,7 +172,7 @@ class HostWeightStore:
 
     def stale(self, artifact: Artifact, policy: StalePolicy) -> Staleness:
         with _told(artifact.path):
-            return deaths.judge(self._root, self._spot(artifact), artifact, policy)
+            return deaths.judge(self._root, self._spot(artifact), artifact, policy, self._open_files)
 
     def deny(self, artifact: Artifact, reason: str) -> bool:
         """Write a deny marker, or set the sticky bit where there is no room for one."""
@@ -268,5 +268,9 @@ def _told(path: Path) -> Iterator[None]:
         yield
     except FileNotFoundError as exc:
         raise NotFound("is gone", path=exc.filename or path) from exc
+    except PermissionError as exc:
+        # Of a marker or lock file it may be another folder of the store that is closed.
+        barred = Path(exc.filename) if os.path.isabs(exc.filename or "") else path
+        raise IoFailed(f"cannot look at {barred}: {permission_denied(barred)}", path=barred) from exc
     except OSError as exc:
         raise from_os_error(exc, f"cannot work on {path}", path) from exc

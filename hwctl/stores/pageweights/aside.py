@@ -23,8 +23,9 @@ from hwctl.fs.paths import opened_dir, read_document
 from hwctl.fs.walk import inode_of
 from hwctl.stores.base import Artifact, Family, State
 from hwctl.stores.pageweights import layout
+from hwctl.stores.pageweights.documents import evictable_key
 from hwctl.stores.pageweights.layout import Kind, parse_name, quarantined_prefix
-from hwctl.stores.pageweights.records import parse_json
+from hwctl.stores.pageweights.records import DOCUMENT_LIMIT, parse_json
 from hwctl.stores.pageweights.roots import Root
 
 _NOTE_LIMIT = 1 << 20
@@ -102,16 +103,21 @@ def _read_note(quarantine_fd: int, name: str) -> tuple[str | None, int | None]:
 
 
 def set_aside(root: Root, prefix: str, names: Iterable[str], reason: str) -> str:
-    """Move a page's files into a new entry of the quarantine; the entry's name.
+    """Move a page's files into a new entry of the quarantine, or after the rest of the page into its entry;
+    the entry's name.
 
     Raises NoRoom, IoFailed or Refused, and then the page is as it was.
     """
-    name = f"{prefix}.{secrets.token_hex(16)}"
+    names = list(names)
+    keys = {parse_name(text).key for text in names} - {None}
+    begun = [entry for key in keys if key is not None and (entry := interrupted(root, prefix, key))]
+    name = begun[0] if begun else f"{prefix}.{secrets.token_hex(16)}"
     try:
         with suppress(FileExistsError):
             os.mkdir(layout.QUARANTINE, 0o700, dir_fd=root.fd)
         with opened_dir(layout.QUARANTINE, dir_fd=root.fd) as quarantine_fd:
-            os.mkdir(name, 0o700, dir_fd=quarantine_fd)
+            if not begun:
+                os.mkdir(name, 0o700, dir_fd=quarantine_fd)
             _move_in(root, quarantine_fd, name, names, reason)
         sync_dir(root.fd)
     except NotADirectoryError as exc:
@@ -120,6 +126,60 @@ def set_aside(root: Root, prefix: str, names: Iterable[str], reason: str) -> str
     except OSError as exc:
         raise from_os_error(exc, "cannot set it aside", root.path) from exc
     return name
+
+
+def interrupted(root: Root, prefix: str, key: str) -> str | None:
+    """The entry that a pair without a locator was being moved into, or back from: it holds the locator, and
+    none of the pair. A bad locator may mean any pair of its prefix."""
+    if _is_there(root.fd, layout.locator_name(prefix)):
+        return None
+    pair = {layout.receipt_name(prefix, key), layout.artifact_name(prefix, key)}
+    try:
+        with opened_dir(layout.QUARANTINE, dir_fd=root.fd) as quarantine_fd:
+            for name in sorted(os.listdir(quarantine_fd)):
+                if quarantined_prefix(name) == prefix and _lacks(root, quarantine_fd, name, key, pair):
+                    return name
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as exc:
+        raise from_os_error(exc, "cannot list the quarantine", root.path / layout.QUARANTINE) from exc
+    return None
+
+
+def _lacks(root: Root, quarantine_fd: int, name: str, key: str, pair: set[str]) -> bool:
+    """Whether an entry holds the locator of a key, but none of the pair that is in the root."""
+    prefix = name[: layout.DIGEST_LENGTH]
+    locator = layout.locator_name(prefix)
+    with opened_dir(name, dir_fd=quarantine_fd) as entry_fd:
+        there = {text for text in pair if _is_there(root.fd, text)}
+        if not _is_there(entry_fd, locator) or any(_is_there(entry_fd, text) for text in there):
+            return False
+        try:
+            found = evictable_key(read_document(locator, dir_fd=entry_fd, limit=DOCUMENT_LIMIT).data, prefix)
+        except (OSError, ValueError):
+            return True
+    return found == key or not isinstance(found, str)
+
+
+def is_hollow(root: Root, name: str) -> bool:
+    """Whether an entry holds nothing but its note: it was begun, or emptied, and then forgotten."""
+    try:
+        with (
+            opened_dir(layout.QUARANTINE, dir_fd=root.fd) as quarantine_fd,
+            opened_dir(name, dir_fd=quarantine_fd) as entry_fd,
+        ):
+            return set(os.listdir(entry_fd)) <= {layout.NOTE}
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as exc:
+        raise from_os_error(exc, "cannot look into it", root.path / layout.QUARANTINE / name) from exc
+
+
+def _is_there(dir_fd: int, name: str) -> bool:
+    with suppress(FileNotFoundError):
+        os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
+        return True
+    return False
 
 
 def _move_in(root: Root, quarantine_fd: int, name: str, names: Iterable[str], reason: str) -> None:
@@ -198,8 +258,7 @@ def restore(root: Root, name: str) -> str:
 
 
 def _require_free(root: Root, name: str) -> None:
-    with suppress(FileNotFoundError):
-        os.stat(name, dir_fd=root.fd, follow_symlinks=False)
+    if _is_there(root.fd, name):
         raise _taken(root, name)
 
 

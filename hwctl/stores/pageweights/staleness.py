@@ -1,22 +1,30 @@
 """Whether an entry is garbage: what no valid locator names, judged by its page's lock.
 
 All writers hold the page's exclusive lock while they make anything with its prefix, so under that lock no
-age is needed. Only the safetensors library's own temporaries carry no prefix: those are judged by age.
+age is needed; where the lock's file is gone, disuse has to be proven otherwise. Only the safetensors
+library's own temporaries carry no prefix: those are judged by age. A pair whose locator lies in quarantine is
+no garbage: its move was interrupted.
 """
 
 from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 
 from hwctl.errors import from_os_error
+from hwctl.fs.liveness import Life
 from hwctl.fs.lock_holders import held_by_other
+from hwctl.fs.openfiles import OpenFiles
+from hwctl.fs.unused import GRACE_NS, disuse
+from hwctl.fs.walk import inode_of
 from hwctl.stores.base import Artifact, Death, Staleness, StalePolicy, State
-from hwctl.stores.pageweights import layout
-from hwctl.stores.pageweights.layout import Kind, parse_name
+from hwctl.stores.pageweights import aside, layout
+from hwctl.stores.pageweights.layout import Kind, parse_name, quarantined_prefix
 from hwctl.stores.pageweights.roots import Root
 
 _LIBRARY_GRACE_NS = 3600 * 10**9
+_LIVES = {Life.DEAD: Death.PROVEN, Life.ALIVE: Death.LIVE, Life.UNKNOWN: Death.UNPROVEN}
 _WHY = {
     State.TEMPORARY: "it was never finished",
     State.ORPHAN: "no valid locator names it",
@@ -24,25 +32,55 @@ _WHY = {
 }
 
 
-def judge(root: Root, artifact: Artifact, policy: StalePolicy) -> Staleness:
+def judge(
+    root: Root, artifact: Artifact, policy: StalePolicy, open_files: Callable[[], OpenFiles]
+) -> Staleness:
     """The verdict on one entry. Raises IoFailed when the lock or the file cannot be looked at."""
-    why = _WHY.get(artifact.state)
+    name = parse_name(artifact.path.name)
+    prefix = quarantined_prefix(artifact.path.name) or name.prefix
+    why, keeps = _WHY.get(artifact.state), False
+    if artifact.state is State.QUARANTINED and aside.is_hollow(root, artifact.path.name):
+        why = "an entry of the quarantine that holds no file of a page"
+    elif artifact.state is State.ORPHAN and prefix is not None and name.key is not None:
+        entry = aside.interrupted(root, prefix, name.key)
+        if entry is not None:
+            why, keeps = f"a move into quarantine that was not finished; its locator lies in {entry}", True
     if why is None:
         return Staleness(Death.NOT_STALE)
-    name = parse_name(artifact.path.name)
-    if name.prefix is None:
+    if prefix is None:
         return _judge_library(root, artifact, policy)
-    lock = layout.lock_name(name.prefix)
+    lock = layout.lock_name(prefix)
     try:
         holder = held_by_other(lock, root.fd)
     except FileNotFoundError:
-        return Staleness(Death.PROVEN, (why, "its page has no lock file, so nobody holds it"))
+        life, clause = _without_lock(root, artifact, policy, open_files)
+        evidence = ("its page has no lock file, which tells nothing", clause)
+        return Staleness(_LIVES[life], (why, *evidence), keeps)
     except OSError as exc:
         raise from_os_error(exc, f"cannot look at {lock}", root.path / lock) from exc
     if holder is not None:
-        return Staleness(Death.LIVE, (f"its page is locked by {holder}",))
-    evidence = "nobody holds its page's lock, and whoever writes a page holds it"
-    return Staleness(Death.PROVEN, (why, evidence))
+        return Staleness(Death.LIVE, (f"its page is locked by {holder}",), keeps)
+    free = "nobody holds its page's lock, and whoever writes a page holds it"
+    return Staleness(Death.PROVEN, (why, free), keeps)
+
+
+def _without_lock(
+    root: Root, artifact: Artifact, policy: StalePolicy, open_files: Callable[[], OpenFiles]
+) -> tuple[Life, str]:
+    """Whether nobody is at work on it, as the newest change and open files of its prefix tell."""
+    prefix = quarantined_prefix(artifact.path.name) or parse_name(artifact.path.name).prefix
+    stats = []
+    try:
+        for name in os.listdir(root.fd):
+            if parse_name(name).prefix == prefix:
+                stats.append(os.stat(name, dir_fd=root.fd, follow_symlinks=False))
+    except FileNotFoundError:
+        return Life.ALIVE, "somebody removes files of its prefix right now"
+    except OSError as exc:
+        raise from_os_error(exc, "cannot look at the files of its prefix", artifact.path) from exc
+    newest = max((max(st.st_mtime_ns, st.st_ctime_ns) for st in stats), default=0)
+    grace = GRACE_NS if policy.older_than is None else policy.older_than
+    return disuse({inode_of(st) for st in stats}, newest, root.place.uid, grace, open_files)
 
 
 def _judge_library(root: Root, artifact: Artifact, policy: StalePolicy) -> Staleness:

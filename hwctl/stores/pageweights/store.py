@@ -179,7 +179,7 @@ class PageStore:
 
     def stale(self, artifact: Artifact, policy: StalePolicy) -> Staleness:
         with roots.opened(self._root) as root:
-            return staleness.judge(root, artifact, policy)
+            return staleness.judge(root, artifact, policy, self._open_files)
 
     def deny(self, artifact: Artifact, reason: str) -> bool:
         """There is no such mark: whoever holds a page's lock is done with it in a moment."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import make_hostweights
 import pytest
+from holders import mapped
 
 from hwctl.fs.deadline import Deadline
 from hwctl.fs.lock_table import Mode
@@ -67,8 +68,11 @@ def test_tombstones_and_unfinished_moves(
     path.mkdir()
     (path / "x").write_bytes(b"x")
     path.chmod(bits)
+    make_hostweights.lock(store.root, f"{KEY}.artifact.lock")
     assert stale(store) is death
     artifact = the(store)
+    # What was on its way into quarantine was to be kept.
+    assert store.stale(artifact, StalePolicy()).keeps == (death is Death.PROVEN and reason != "cleanup")
     with store.lease(artifact, Mode.EXCLUSIVE, Deadline.now()):
         assert store.remove(artifact).files == 1
     assert list(store.scan()) == []
@@ -79,6 +83,19 @@ def test_staging_without_a_lock_file_of_a_living_pid_is_unproven(store: HostWeig
     assert stale(store) is Death.PROVEN
     (store.root / "locks" / f"{KEY}.build.lock").unlink()
     assert stale(store) is Death.UNPROVEN
+    assert stale(store, older_than=1) is Death.UNPROVEN
+
+
+def test_staging_without_a_lock_file_is_dead_once_nobody_can_be_at_work(store: HostWeightStore) -> None:
+    """A missing lock file tells nothing (EVI-08): no open file, and no write for the grace time, do."""
+    staging = make_hostweights.make_staging(store.root, 0)
+    (store.root / "locks" / f"{KEY}.build.lock").unlink()
+    assert stale(store) is Death.UNPROVEN
+    with mapped(staging / "model.safetensors") as pid:
+        verdict = store.stale(the(store), StalePolicy(older_than=1))
+        assert verdict.death is Death.LIVE and f"pid {pid}" in verdict.evidence[-1]
+    assert stale(open_store(store.root), older_than=1) is Death.PROVEN
+    assert "its build lock has no file" in store.stale(the(store), StalePolicy()).evidence[1]
 
 
 def test_a_term_keeps_what_is_young(store: HostWeightStore) -> None:
@@ -98,6 +115,8 @@ def test_a_temporary_of_a_domain_document(store: HostWeightStore) -> None:
 
 def test_an_orphan_marker_is_garbage(store: HostWeightStore) -> None:
     (store.root / "deny" / f"{KEY}.json").write_bytes(b"{}")
+    assert the(store).state is State.ORPHAN and stale(store) is Death.UNPROVEN
+    make_hostweights.lock(store.root, f"{KEY}.artifact.lock")
     assert the(store).state is State.ORPHAN and stale(store) is Death.PROVEN
     with store.lease(the(store), Mode.EXCLUSIVE, Deadline.now()):
         assert store.remove(the(store)).files == 1
