@@ -1,6 +1,6 @@
 """Host weight stores beside vLLM-Omni's own library: publish, verify, many tensors, a store with a limit.
 
-    python tests/bench/bench_hostweights.py [--mib N] [--rounds N] [FOLDER] [PART …]
+    python tests/bench/bench_hostweights.py [FOLDER] [PART …] [--mib N] [--rounds N]
 
 FOLDER should lie in memory; parts are publish, verify, tensors, limit and memory, by default all. Both are
 called as libraries on the same tensors, the identity given. Rounds are interleaved, since a shared machine is
@@ -53,9 +53,11 @@ Files = dict[str, dict[str, torch.Tensor]]
 
 @dataclass
 class Extent:
-    """How much is done: ``size`` bytes of weights, and how often."""
+    """How much is done: ``size`` bytes of weights, so many small ``tensors``, ``shards``, and how often."""
 
     size: int = GiB
+    tensors: int = 20_000
+    shards: int = 256
     rounds: int = 5
 
 
@@ -84,6 +86,23 @@ class Floor:
             f"{rate}  {self.other / self.hwctl:6.2f}x (floor {self.factor:.2f}x)"
             f"  {'ok' if self.held else 'MISSED'}"
         )
+
+
+@dataclass(frozen=True)
+class Limit:
+    """Memory that was needed at the peak beyond what was needed before, and the most it may be, in MiB."""
+
+    name: str
+    most: float
+    found: float
+
+    @property
+    def held(self) -> bool:
+        return self.found <= self.most
+
+    def __str__(self) -> str:
+        verdict = "ok" if self.held else "MISSED"
+        return f"{self.name}: {self.found:.0f} MiB more than before (limit {self.most:.0f})  {verdict}"
 
 
 def timed(call: Callable[[], object]) -> float:
@@ -236,7 +255,8 @@ def _verifying(folder: Path, kind: str, count: int, factor: float) -> Iterator[o
 
 
 def bench_tensors(folder: Path) -> Iterator[Floor]:
-    files = make_files(4, tensors=20_000, size=20_000 * 64 * 1024)
+    count = EXTENT.tensors
+    files = make_files(4, tensors=count, size=count * 64 * 1024)
     with fresh(folder) as path:
         root = path / "store"
         publish(root, files, "t")
@@ -245,12 +265,13 @@ def bench_tensors(folder: Path) -> Iterator[Floor]:
             peer=lambda: timed(lambda: peer.look_up(root, "t", "manifest_and_metadata")),
             hwctl=lambda: timed(lambda: look_up(root, "t", Level.SIZE)),
         )
-    yield Floor("verify sizes of 20,000 tensors", 10.0, found["peer"], found["hwctl"])
+    yield Floor(f"verify sizes of {count:,} tensors", 10.0, found["peer"], found["hwctl"])
 
 
 def bench_limit(folder: Path) -> Iterator[Floor]:
-    """256 shards into a store of 3,000 files with max_store_bytes set."""
-    files = make_files(256, tensors=256, size=256 * 4096)
+    """Many shards into a store of 3,000 files with max_store_bytes set."""
+    count = EXTENT.shards
+    files = make_files(count, tensors=count, size=count * 4096)
     limit = 1 << 40
     with fresh(folder) as path:
         root = path / "store"
@@ -266,19 +287,20 @@ def bench_limit(folder: Path) -> Iterator[Floor]:
                 lambda: publish(root, files, f"l{next(rounds)}", Capacity(max_store_bytes=limit))
             ),
         )
-    yield Floor("256 shards into a limited store of 3,000 files", 20.0, found["peer"], found["hwctl"])
+    yield Floor(f"{count} shards into a limited store of 3,000 files", 20.0, found["peer"], found["hwctl"])
 
 
-def bench_memory(folder: Path) -> Iterator[str]:
-    """Peak memory above that of the interpreter with everything loaded, in a process of its own each."""
+def bench_memory(folder: Path) -> Iterator[Limit]:
+    """Peak memory above that of the interpreter with everything loaded, in a process of its own each: of few
+    tensors of many bytes, and of many small ones."""
     for work in ("publish", "verify"):
-        run = subprocess.run(
-            [sys.executable, __file__, str(folder), f"peak-{work}"],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        yield run.stdout.strip()
+        for tensors in (64, 5 * EXTENT.tensors):
+            words = [sys.executable, __file__, "--mib", str(EXTENT.size // MiB), str(folder)]
+            run = subprocess.run(
+                [*words, f"peak-{work}-{tensors}"], capture_output=True, text=True, check=True
+            )
+            most = 250 + tensors / 1024
+            yield Limit(f"peak memory of {work}, {tensors:,} tensors", most, float(run.stdout))
 
 
 def status(field: str) -> int:
@@ -296,13 +318,9 @@ def reset_peak() -> int:
     return status("VmRSS")
 
 
-def peak(folder: Path, work: str) -> str:
-    """``work`` on 1 GiB whose tensors are made one at a time, as a producer streams them."""
-    block = memoryview(bytearray(os.urandom(16 * MiB)))
-    specs = tuple(
-        TensorSpec(f"t{number:03d}", "torch.bfloat16", (len(block) // 2,), f"m{number // 8}.safetensors")
-        for number in range(64)
-    )
+def peak(folder: Path, work: str, tensors: int) -> float:
+    """MiB at the peak of ``work`` on tensors that are made one at a time, as a producer streams them."""
+    block = memoryview(bytearray(os.urandom(EXTENT.size // tensors // 2 * 2)))
 
     def produce(writer: ArtifactWriter) -> None:
         for file in writer.file_names:
@@ -315,14 +333,18 @@ def peak(folder: Path, work: str) -> str:
     with fresh(folder) as path:
         root = open_root(path / "store", Wanted())
         before = reset_peak()
+        specs = tuple(
+            TensorSpec(f"t{n:06d}", "torch.bfloat16", (len(block) // 2,), f"m{n * 8 // tensors}.safetensors")
+            for n in range(tensors)
+        )
         found = get_or_build(root, Publication(identity, specs), produce, deadline=Deadline.after(600))
         assert found.lease is not None
         found.lease.release()
         if work == "verify":
+            del specs
             before = reset_peak()
             look_up(root.path, "m", Level.FULL)
-        extra = (status("VmHWM") - before) // 1024
-    return f"peak memory of {work}, 1 GiB: {extra} MiB more than before (limit 250)"
+        return (status("VmHWM") - before) / 1024
 
 
 PARTS: dict[str, Callable[[Path], Iterator[object]]] = {
@@ -339,19 +361,23 @@ def main() -> int:
     parser.add_argument("folder", nargs="?", type=Path, default=Path("/dev/shm"))
     parser.add_argument("parts", nargs="*", default=list(PARTS), metavar="PART")
     parser.add_argument("--mib", type=int, default=1024, help="weights to publish and verify")
+    parser.add_argument("--tensors", type=int, default=20_000, help="whose sizes to verify")
+    parser.add_argument("--shards", type=int, default=256, help="to publish into a store with a limit")
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     folder, parts = options.folder, options.parts
     EXTENT.size, EXTENT.rounds = options.mib * MiB, options.rounds
+    EXTENT.tensors, EXTENT.shards = options.tensors, options.shards
     if parts[0].startswith("peak-"):
-        print(peak(folder, parts[0].removeprefix("peak-")))
+        _, work, tensors = parts[0].split("-")
+        print(peak(folder, work, int(tensors)))
         return 0
     torch.set_num_threads(1)
     missed = 0
     for part in parts:
         for line in PARTS[part](folder):
             print(line, flush=True)
-            missed += isinstance(line, Floor) and not line.held
+            missed += isinstance(line, Floor | Limit) and not line.held
     return 1 if missed else 0
 
 

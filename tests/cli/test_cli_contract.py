@@ -24,6 +24,7 @@ from hwctl.cli.app import tree
 from hwctl.cli.grammar import Verb
 
 Run = Callable[..., run_hwctl.Run]
+TINY = Path(__file__).parents[1] / "data" / "tiny-llama"
 LEAVES = [verb for verb in tree().walk() if not verb.verbs]
 
 
@@ -466,6 +467,8 @@ def test_the_slim_install_does_all_but_compute_tensors(
     assert hwctl("exec", tree_, "--", "true", env=without_torch).status == 0
     for root in (pages, base, weights):
         assert hwctl("evict", root, "--all", "-y", env=without_torch).status == 0
+    words = ("publish", "hostweights", "--from", TINY, "--store", weights, "-y")
+    assert hwctl(*words, env=without_torch).status == 0
 
 
 def test_python_that_is_too_old_is_told_so() -> None:

@@ -21,7 +21,7 @@ from hwctl.weights.torch_here import torch_loads
 
 BENCH = Path(__file__).parents[1] / "bench"
 SAMPLES: dict[str, Sequence[str]] = {
-    "bench_hostweights.py": ["/dev/shm", "publish", "verify", "--mib", "16", "--rounds", "1"],
+    "bench_hostweights.py": ["/dev/shm", "--mib", "16", "--tensors", "200", "--shards", "8", "--rounds", "1"],
     "bench_ktint8.py": ["--base", "FOLDER", "--rounds", "1"],
     "bench_ktint8_verify.py": ["--base", "FOLDER", "--rounds", "1"],
     "bench_ktint8_store.py": ["--base", "FOLDER", "--files", "300"],
