@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -178,6 +178,21 @@ def require_no_mounts(fd: int, name: str) -> None:
     for mount in mounts():
         if mount.point.startswith(path):
             raise _crossing(name, os.fsdecode(mount.point))
+
+
+def require_none_mounted(dir_fd: int, names: Iterable[str]) -> None:
+    """Refuse when a file of these names in ``dir_fd`` is a mount point, before the first of them has gone."""
+    here = mount_id(dir_fd)
+    for name in names:
+        try:
+            fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=dir_fd)
+        except FileNotFoundError:
+            continue
+        try:
+            if mount_id(fd) != here:
+                raise _crossing(name, os.readlink(f"/proc/self/fd/{fd}"))
+        finally:
+            os.close(fd)
 
 
 def _crossing(name: str, where: str) -> Refused:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 
 from hwctl.errors import HwctlError
 from hwctl.fs.atomic import sync_dir
 from hwctl.fs.openfiles import OpenFiles
-from hwctl.fs.remove import Removed, remove_tree
+from hwctl.fs.remove import Removed, remove_tree, require_no_mounts, require_same_mount
 from hwctl.stores.hostweights import deny, moves
 from hwctl.stores.hostweights.layout import (
     ARTIFACTS,
@@ -88,14 +89,26 @@ def prepare_rebuild(root: StoreRoot, key: str) -> str | None:
 def clean_up(root: StoreRoot, key: str, open_files: OpenFiles | None = None) -> Removed:
     """Remove the artifact of this key: out of sight first, then deleted, then its deny marker.
 
-    Killed in between it leaves a tombstone, which the next cleanup or build of the key deletes. Other
-    quarantine entries, staging and lock files are left alone.
+    Refused when something is mounted in it, and then it is as it was. Killed in between it leaves a
+    tombstone, which the next cleanup or build of the key deletes. Other quarantine entries, staging and lock
+    files are left alone.
     """
+    _require_no_mounts(root, key)
     repair_moves(root, key)
     set_aside(root, key, CLEANUP)
     deleted = delete_tombstones(root, key, open_files)
     deny.remove_marker(root, key)
     return deleted
+
+
+def _require_no_mounts(root: StoreRoot, key: str) -> None:
+    with root.folder(ARTIFACTS) as artifacts, suppress(FileNotFoundError, NotADirectoryError):
+        fd = os.open(key, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=artifacts)
+        try:
+            require_same_mount(artifacts, fd, key)
+            require_no_mounts(fd, key)
+        finally:
+            os.close(fd)
 
 
 def contain(root: StoreRoot, key: str, reason: str) -> dict[str, object]:

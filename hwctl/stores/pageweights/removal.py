@@ -12,7 +12,7 @@ from hwctl.errors import Refused
 from hwctl.fs.atomic import sync_dir
 from hwctl.fs.openfiles import OpenFiles
 from hwctl.fs.paths import opened_dir
-from hwctl.fs.remove import Removed, remove_file, remove_tree
+from hwctl.fs.remove import Removed, remove_file, remove_tree, require_none_mounted
 from hwctl.stores.base import Artifact, State
 from hwctl.stores.pageweights import layout
 from hwctl.stores.pageweights.layout import parse_name
@@ -24,7 +24,9 @@ def remove_page(dir_fd: int, prefix: str, key: str, open_files: OpenFiles | None
 
 
 def remove_names(dir_fd: int, names: Iterable[str], open_files: OpenFiles | None = None) -> Removed:
-    """Delete names in this order and make it durable."""
+    """Delete names in this order and make it durable; Refused, with nothing deleted, when one is mounted."""
+    names = tuple(names)
+    require_none_mounted(dir_fd, names)
     total = Removed()
     for name in names:
         total += remove_file(dir_fd, name, open_files=open_files)
