@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,8 +15,10 @@ from hwctl.cli.outcomes import deadline_of
 from hwctl.cli.output import Whole
 from hwctl.cli.units import Spans
 from hwctl.core import publish_ktint8 as core
+from hwctl.core.ktint8_material import Material, from_checkpoint, from_tree, plan_checkpoint
+from hwctl.core.ktint8_target import Target
 from hwctl.core.other_users import refusal
-from hwctl.core.publish_ktint8 import Publication, Target, Work
+from hwctl.core.publish_ktint8 import Publication, Work
 from hwctl.errors import Usage
 from hwctl.fs.paths import real
 from hwctl.stores.base import Artifact, Family, State
@@ -41,25 +44,30 @@ class Wanted:
 def publish(answer: Answer, wanted: Wanted, jobs: int, wait: float) -> None:
     """Carry it out and tell."""
     with answer.progress("publish") as progress:
-        work = Work(jobs, deadline_of(wait), progress.advance, progress.expect, answer.dry_run)
-        published = _publish(wanted, work)
+        work = Work(jobs, deadline_of(wait), progress.advance, progress.expect)
+        published = _publish(wanted, work, answer.dry_run)
     _tell(answer, published)
 
 
-def _publish(wanted: Wanted, work: Work) -> Publication:
+def _publish(wanted: Wanted, work: Work, dry_run: bool) -> Publication:
     source = settle(wanted.source)
     root = _tree(source)
-    if root is None:
+    if root is not None and root.kind is Kind.STAGING:
+        return _finish_staging(wanted, source, root, work, dry_run)
+    with _opened(wanted, source, root, work) as material:
+        return core.foresee(material) if dry_run else core.publish(material, work)
+
+
+def _opened(wanted: Wanted, source: Path, tree: Root | None, work: Work) -> AbstractContextManager[Material]:
+    if tree is None:
         target = _target(wanted)
-        plan = core.plan_checkpoint(source, wanted.numa or 1, wanted.layers)
-        return core.from_checkpoint(plan, target, work)
-    if root.kind is Kind.STAGING:
-        return _finish_staging(wanted, source, root, work)
+        plan = plan_checkpoint(source, wanted.numa or 1, wanted.layers)
+        return from_checkpoint(plan, target, work.jobs)
     if wanted.persistent is None:
         raise Usage(f"{source} is published already; --persistent makes a store of it", path=source)
     if wanted.layers is not None:
         raise Usage("--layers needs a checkpoint: a tree is copied whole", path=source)
-    return core.from_tree(source, _target(wanted), wanted.numa, work)
+    return from_tree(source, _target(wanted), wanted.numa, work.jobs, work.wait)
 
 
 def _tree(source: Path) -> Root | None:
@@ -69,7 +77,7 @@ def _tree(source: Path) -> Root | None:
     return None if root is None or root.kind in (Kind.FOREIGN, Kind.QUARANTINED) else root
 
 
-def _finish_staging(wanted: Wanted, source: Path, root: Root, work: Work) -> Publication:
+def _finish_staging(wanted: Wanted, source: Path, root: Root, work: Work, dry_run: bool) -> Publication:
     if wanted.persistent is not None:
         raise Usage("a staging tree is published as it is; --persistent takes a checkpoint or a ready tree")
     if wanted.run_id not in (None, root.key):
@@ -80,7 +88,10 @@ def _finish_staging(wanted: Wanted, source: Path, root: Root, work: Work) -> Pub
     if owner != os.geteuid():
         raise refusal(owner, source, sys.argv[1:])
     layers = None if wanted.layers is None else wanted.layers.numbers()
-    return core.from_staging(source, root.key, Expectation(layers=layers, parts=wanted.numa), work)
+    expected = Expectation(layers=layers, parts=wanted.numa)
+    if dry_run:
+        return core.foresee_staging(source, root.key, expected, work.wait)
+    return core.finish_staging(source, root.key, expected, work)
 
 
 def _target(wanted: Wanted) -> Target:

@@ -33,7 +33,9 @@ from safetensors.torch import save_file
 sys.path.insert(0, str(Path(__file__).parents[1] / "makers"))
 from upstream_writer import KtKernel, installed
 
-from hwctl.core.publish_ktint8 import Target, Work, from_checkpoint, plan_checkpoint
+from hwctl.core.ktint8_material import from_checkpoint, plan_checkpoint
+from hwctl.core.ktint8_target import Target
+from hwctl.core.publish_ktint8 import Work, publish
 from hwctl.weights.amx import Piece
 from hwctl.weights.int8 import one_thread
 from hwctl.weights.moe.convert import Converter
@@ -124,6 +126,11 @@ def write_piece(fd: int, piece: Piece) -> None:
         raise OSError("short write")
 
 
+def publish_as(plan: MoePlan, target: Target) -> None:
+    with from_checkpoint(plan, target, THREADS) as material:
+        publish(material, Work(jobs=THREADS))
+
+
 def bench(folder: Path, base: Path, rounds: int, upstream: KtKernel | None) -> None:
     plan = plan_checkpoint(folder / "model", 1, None)
     costs: dict[str, list[Cost]] = {"kt-kernel": [], "write": [], "publish": []}
@@ -138,7 +145,7 @@ def bench(folder: Path, base: Path, rounds: int, upstream: KtKernel | None) -> N
         costs["write"].append(measured(convert, plan, base / "plain"))
         shutil.rmtree(base / "plain")
         target = Target.ephemeral(base, f"bench-{secrets.token_hex(4)}")
-        costs["publish"].append(measured(from_checkpoint, plan, target, Work(jobs=THREADS)))
+        costs["publish"].append(measured(publish_as, plan, target))
         shutil.rmtree(target.path)
     report(costs)
 

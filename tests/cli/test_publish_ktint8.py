@@ -207,9 +207,12 @@ def test_a_persistent_store(base: Path, run: str, tmp_path: Path) -> None:
     hwctl_("publish", "ktint8", "--from", LAYERS, "--run-id", run, "--base", base)
     direct = hwctl_("publish", "ktint8", "--from", LAYERS, "--persistent", tmp_path / "a/direct", "--json")
     assert direct.status == 0, direct.err
-    copied = hwctl_(
-        "publish", "ktint8", "--from", base / f"kt-int8-{run}", "--persistent", tmp_path / "copied"
-    )
+    words = ("publish", "ktint8", "--from", base / f"kt-int8-{run}", "--persistent", tmp_path / "copied")
+    planned = hwctl_(*words, "-n", "--json")
+    assert planned.results[0]["outcome"] == "planned"
+    assert planned.document["totals"] == direct.document["totals"]
+    assert not (tmp_path / "copied").exists()
+    copied = hwctl_(*words)
     assert copied.status == 0, copied.err
     documents = [
         json.loads((path / "kt-weight-manifest.json").read_text())

@@ -15,7 +15,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from upstream_writer import KtKernel
 
-from hwctl.core.publish_ktint8 import Target, Work, from_checkpoint, plan_checkpoint
+from hwctl.core import publish_ktint8
+from hwctl.core.ktint8_material import from_checkpoint, plan_checkpoint
+from hwctl.core.ktint8_target import Target
+from hwctl.core.publish_ktint8 import Work
 
 pytestmark = pytest.mark.interop
 
@@ -95,9 +98,9 @@ def write_model(folder: Path, matrices: dict[str, torch.Tensor]) -> Path:
 
 def publish(model: Path, base: Path, parts: int) -> Path:
     run = f"test-{secrets.token_hex(6)}"
-    return from_checkpoint(
-        plan_checkpoint(model, parts, None), Target.ephemeral(base, run), Work(jobs=2)
-    ).path
+    plan, target = plan_checkpoint(model, parts, None), Target.ephemeral(base, run)
+    with from_checkpoint(plan, target, 2) as material:
+        return publish_ktint8.publish(material, Work(jobs=2)).path
 
 
 def contents(root: Path) -> dict[str, bytes]:
