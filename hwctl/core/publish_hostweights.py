@@ -1,7 +1,8 @@
 """Publishing into a host weight store: from a checkpoint, or from an artifact of another store.
 
-Owns what is refused before a byte is written, and what an artifact that is there already means (PUB-12). What
-is published is settled in publish_material; locks, staging and the commit are the store's.
+Owns the order of the steps, and what is refused by looking at the two places. What is published is settled in
+checkpoint_material and artifact_material, what is there already in existing_artifact; locks, staging and the
+commit are the store's.
 """
 
 from __future__ import annotations
@@ -13,33 +14,24 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from hwctl.core.artifact_material import from_artifact
+from hwctl.core.checkpoint_material import from_checkpoint
+from hwctl.core.existing_artifact import look_at, require_known, require_same, sound, what_is_wrong
 from hwctl.core.other_users import refusal
-from hwctl.core.publish_material import (
-    FormatMetadata,
-    Material,
-    Naming,
-    Work,
-    from_artifact,
-    from_checkpoint,
-)
+from hwctl.core.publish_material import FormatMetadata, Material, Naming, Work
 from hwctl.core.tensor_stream import Stream
-from hwctl.errors import Finding, Refused, Usage
+from hwctl.errors import Refused, Usage
 from hwctl.fs import space
 from hwctl.fs.paths import real
 from hwctl.stores.base import CheckOptions, Level
-from hwctl.stores.hostweights import canonical
 from hwctl.stores.hostweights.build import get_or_build
 from hwctl.stores.hostweights.capacity import Admission, store_bytes
-from hwctl.stores.hostweights.checks import Examination
 from hwctl.stores.hostweights.domain import Capacity
-from hwctl.stores.hostweights.judging import require_known_schema
 from hwctl.stores.hostweights.layout import ARTIFACTS
 from hwctl.stores.hostweights.locating import recognise
-from hwctl.stores.hostweights.lookup import examine_key
 from hwctl.stores.hostweights.opening import Wanted, open_root
 from hwctl.stores.hostweights.publishable import require_publishable
-from hwctl.stores.hostweights.records import Manifest
-from hwctl.stores.hostweights.store_root import StoreRoot, look_at_root
+from hwctl.stores.hostweights.store_root import look_at_root
 from hwctl.stores.hostweights.tensors import plan_payloads
 from hwctl.stores.hostweights.verdict import Outcome
 from hwctl.weights.checkpoint import open_checkpoint
@@ -115,7 +107,7 @@ def publish(request: Request) -> PublishResult:
         deadline = request.work.deadline()
         root = open_root(request.store, replace(request.wanted, wait=deadline))
         # Upstream sets aside what a later version made, like anything else that it cannot use.
-        _require_known(root, material, _seen(root, material, Level.MARKER))
+        require_known(root, material, look_at(root, material, Level.MARKER))
         stream = Stream(material.reader, ordered=request.ordered)
         found = get_or_build(
             root,
@@ -128,9 +120,9 @@ def publish(request: Request) -> PublishResult:
         assert found.lease is not None
         with found.lease:
             if found.outcome is not Outcome.BUILT:
-                _require_same(root, material, request)
+                require_same(root, material, request.format_metadata, request.work)
         result = _result(root.path, material, _BECAME[found.outcome], found.manifest_sha256)
-        return replace(result, unsound=_wrong(found.findings), set_aside=found.set_aside)
+        return replace(result, unsound=what_is_wrong(found.findings), set_aside=found.set_aside)
 
 
 def foresee(request: Request) -> PublishResult:
@@ -142,13 +134,13 @@ def foresee(request: Request) -> PublishResult:
         capacity, unsound = request.wanted.capacity or Capacity(), None
         if path.exists():
             root = look_at_root(path)
-            seen = _seen(root, material, Level.SIZE)
-            _require_known(root, material, seen)
-            there = _sound(seen)
+            seen = look_at(root, material, Level.SIZE)
+            require_known(root, material, seen)
+            there = sound(seen)
             if there is not None:
-                _require_same(root, material, request)
+                require_same(root, material, request.format_metadata, request.work)
                 return _result(path, material, Publishing.ALREADY_PUBLISHED, there[1])
-            unsound = None if seen is None else _wrong(seen.findings)
+            unsound = None if seen is None else what_is_wrong(seen.findings)
             capacity = root.capacity or capacity
             used = 0 if capacity.max_store_bytes is None else store_bytes(root)
             Admission(root, capacity, used).whole(total)
@@ -196,67 +188,6 @@ def _require_owner(store: Path, words: Sequence[str]) -> None:
         return  # opening says what is wrong with it
     if owner != os.geteuid():
         raise refusal(owner, store, words)
-
-
-def _seen(root: StoreRoot, material: Material, level: Level) -> Examination | None:
-    """What stands under the key, sound or not; None when nothing does."""
-    identity = material.publication.identity
-    if not (root.path / ARTIFACTS).is_dir():
-        return None
-    return examine_key(root, identity.key, level, CheckOptions(), identity)
-
-
-def _require_known(root: StoreRoot, material: Material, seen: Examination | None) -> None:
-    require_known_schema(root.problems, root.path)
-    if seen is not None:
-        require_known_schema(seen.findings, root.path / ARTIFACTS / material.publication.identity.key)
-
-
-def _wrong(findings: Sequence[Finding]) -> str | None:
-    return findings[0].message if findings else None
-
-
-def _sound(seen: Examination | None) -> tuple[Manifest, str] | None:
-    """Manifest of a sound artifact and the manifest's digest, None for any other."""
-    if seen is None or seen.events or seen.manifest is None or seen.manifest_sha256 is None:
-        return None
-    return seen.manifest, seen.manifest_sha256
-
-
-def _require_same(root: StoreRoot, material: Material, request: Request) -> None:
-    """Refuse when the artifact that is there holds other content than the source (PUB-12)."""
-    there = _sound(_seen(root, material, Level.MARKER))
-    if there is None:
-        return  # denied since it was looked up; the next run replaces it
-    if material.settled and request.format_metadata is None and _declares(there[0], material):
-        return
-    path = root.path / ARTIFACTS / material.publication.identity.key
-    manifest, _digest = there
-    existing, new = manifest.artifact_content_sha256, material.content(request.work)
-    if existing != new:
-        raise Refused(
-            f"{path} holds other content under the same identity: {existing}, the source has {new}",
-            path=path,
-            details={
-                "code": "identity-collision",
-                "existing_content_sha256": existing,
-                "new_content_sha256": new,
-            },
-        )
-    metadata, recorded = request.format_metadata, manifest.format_metadata
-    if metadata is not None and canonical.encode(metadata.value) != canonical.encode(recorded):
-        raise Refused(
-            f"{path} holds the same content with other format metadata",
-            path=path,
-            details={"code": "identity-collision", "existing_format_metadata": recorded},
-        )
-
-
-def _declares(manifest: Manifest, material: Material) -> bool:
-    """Whether the tensors are the source's, as far as it shows without reading them. An identity that its
-    publisher vouched for (--trust-identity) may stand over others."""
-    theirs = {(entry.name, entry.dtype, tuple(entry.shape)) for entry in manifest.tensors}
-    return theirs == {(spec.name, spec.dtype, spec.shape) for spec in material.publication.tensors}
 
 
 def _result(
