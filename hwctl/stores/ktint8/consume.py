@@ -18,7 +18,7 @@ from hwctl.fs.remove import Removal
 from hwctl.stores.base import Removed
 from hwctl.stores.ktint8 import content, deletion, guard, layout
 from hwctl.stores.ktint8.finished import plan_of, unsound
-from hwctl.stores.ktint8.listing import LayerRecord, LayerState
+from hwctl.stores.ktint8.layers import LayerRecord, LayerState
 from hwctl.stores.ktint8.manifest import Manifest, Schema
 from hwctl.stores.ktint8.manifest_text import Rewriter
 from hwctl.stores.ktint8.root_lock import LockedRoot

@@ -23,7 +23,7 @@ from hwctl.fs.walk import Inode, inode_of
 from hwctl.stores.base import Removed
 from hwctl.stores.ktint8 import layout
 from hwctl.stores.ktint8.documents import ReadManifest, read_manifest
-from hwctl.stores.ktint8.listing import LayerRecord, LayerState
+from hwctl.stores.ktint8.layers import LayerRecord, LayerState
 from hwctl.stores.ktint8.manifest_text import Rewriter
 from hwctl.weights.amx import Geometry
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from hwctl.errors import Finding, from_os_error
 from hwctl.fs.lock_file import shown_path
 from hwctl.fs.paths import NotRegular, TooLarge, read_document
-from hwctl.stores.ktint8 import json_text, layout, lease, manifest
+from hwctl.stores.ktint8 import json_text, layout, lease, manifest_reader
 from hwctl.stores.ktint8.lease import StagingLease
 from hwctl.stores.ktint8.manifest import Parsed, Schema
 
@@ -56,7 +56,7 @@ def read_manifest(root_fd: int, *, ephemeral: bool) -> ReadManifest:
     data, written_ns, finding = _read(root_fd, schema.document, json_text.SIZE_LIMIT, "manifest")
     if finding is not None:
         return ReadManifest(schema, Parsed(None, (finding,)))
-    parsed = manifest.parse(data, schema, legacy=not ephemeral)
+    parsed = manifest_reader.parse(data, schema, legacy=not ephemeral)
     return ReadManifest(schema, parsed, written_ns, hashlib.sha256(data).hexdigest())
 
 

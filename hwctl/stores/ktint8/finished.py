@@ -16,7 +16,7 @@ from hwctl.errors import Damaged, Finding, NotFound, Unsupported, from_os_error
 from hwctl.stores.ktint8 import expect
 from hwctl.stores.ktint8.documents import ReadManifest, read_manifest
 from hwctl.stores.ktint8.expect import Expectation
-from hwctl.stores.ktint8.listing import LayerState
+from hwctl.stores.ktint8.layers import LayerState
 from hwctl.stores.ktint8.manifest import SCHEMA_UNKNOWN, Manifest, Schema, matching
 from hwctl.stores.ktint8.root_lock import GONE
 from hwctl.stores.ktint8.roots import Kind, Root

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from hwctl.fs.liveness import Process
 from hwctl.stores.ktint8 import layout
 from hwctl.stores.ktint8.json_text import Outline, dump
-from hwctl.stores.ktint8.listing import LayerState
+from hwctl.stores.ktint8.layers import LayerState
 from hwctl.stores.ktint8.manifest import BACKEND, WEIGHT_FORMAT, Schema
 from hwctl.stores.ktint8.values import identity_object
 from hwctl.weights.amx import LAYOUT, Geometry

@@ -20,7 +20,7 @@ from hwctl.stores.base import Artifact, Family, Holders, State
 from hwctl.stores.ktint8 import layout, note, roots
 from hwctl.stores.ktint8.documents import ReadLease, read_lease
 from hwctl.stores.ktint8.finished import judge_documents
-from hwctl.stores.ktint8.listing import LayerState
+from hwctl.stores.ktint8.layers import LayerState
 from hwctl.stores.ktint8.manifest import Manifest
 from hwctl.stores.ktint8.producer import Producer, describe
 from hwctl.stores.ktint8.roots import Kind, Root

@@ -13,8 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hwctl.fs.liveness import Process
-from hwctl.stores.ktint8.listing import LayerState
-from hwctl.stores.ktint8.manifest import Parsed, Schema, listed_paths, parse
+from hwctl.stores.ktint8.layers import LayerState
+from hwctl.stores.ktint8.manifest import Manifest, Parsed, Schema
+from hwctl.stores.ktint8.manifest_reader import parse
 from hwctl.stores.ktint8.manifest_text import (
     Origin,
     Rewriter,
@@ -46,6 +47,11 @@ def read(document: Doc, schema: int = 1, *, legacy: bool = False) -> Parsed:
     return parse(json.dumps(document).encode(), Schema(schema), legacy=legacy)
 
 
+def listed_paths(manifest: Manifest) -> list[str]:
+    """Every path it lists and that may be touched."""
+    return [path for layer in manifest.layers for path in layer.paths(manifest.geometry)]
+
+
 def codes(parsed: Parsed) -> set[str]:
     return {finding.code for finding in parsed.findings}
 
@@ -63,7 +69,7 @@ def test_sound(documents: dict[int, Doc], schema: int) -> None:
     assert not manifest.half_consumed
     assert all(layer.listed is None for layer in manifest.layers)
     assert all(bool(layer.digests) == (schema == 2) for layer in manifest.layers)
-    assert len(list(listed_paths(manifest))) == 2 * GEOMETRY.layer_files
+    assert len(listed_paths(manifest)) == 2 * GEOMETRY.layer_files
 
 
 HEAD_FAULTS: list[tuple[int, Edit, str]] = [
