@@ -17,7 +17,8 @@ from hwctl.errors import Damaged, Finding, NotFound, Usage, from_os_error
 from hwctl.fs.digest import sha256_fd
 from hwctl.fs.paths import kind_of, open_regular, read_document, real
 from hwctl.stores.base import Advance, Family, Match, Store, silent
-from hwctl.stores.hostweights.identity import Identity, read_identity
+from hwctl.stores.hostweights.identity import Identity
+from hwctl.stores.hostweights.identity_document import read_identity
 from hwctl.stores.hostweights.layout import ARTIFACTS
 from hwctl.stores.ktint8.expect import Expectation
 from hwctl.stores.locate import entry, locate

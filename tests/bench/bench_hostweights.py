@@ -36,7 +36,8 @@ from hwctl.fs.mounts import MEMORY  # noqa: E402
 from hwctl.stores.base import CheckOptions, Level  # noqa: E402
 from hwctl.stores.hostweights.build import get_or_build  # noqa: E402
 from hwctl.stores.hostweights.domain import Capacity  # noqa: E402
-from hwctl.stores.hostweights.identity import Identity, read_identity  # noqa: E402
+from hwctl.stores.hostweights.identity import Identity  # noqa: E402
+from hwctl.stores.hostweights.identity_document import read_identity  # noqa: E402
 from hwctl.stores.hostweights.lookup import lookup  # noqa: E402
 from hwctl.stores.hostweights.opening import Wanted, open_root  # noqa: E402
 from hwctl.stores.hostweights.publication import Publication  # noqa: E402

@@ -10,7 +10,8 @@ from typing import Any
 from hwctl.fs.deadline import Deadline
 from hwctl.stores.base import Level
 from hwctl.stores.hostweights.build import get_or_build
-from hwctl.stores.hostweights.identity import Identity, read_identity
+from hwctl.stores.hostweights.identity import Identity
+from hwctl.stores.hostweights.identity_document import read_identity
 from hwctl.stores.hostweights.publication import Publication
 from hwctl.stores.hostweights.store_root import StoreRoot
 from hwctl.stores.hostweights.tensors import TensorSpec

@@ -1,7 +1,7 @@
 """The identity of an artifact, and the key that names it.
 
-Owns the identity document: its sections, its exact fields, its key. Where an identity comes from (a file,
-another artifact, a checkpoint) is the business of the publisher.
+Owns the sections, their fields and the key. How one is read from a document is ``identity_document``'s work,
+where it comes from (a file, another artifact, a checkpoint) the publisher's.
 """
 
 from __future__ import annotations
@@ -10,12 +10,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from hwctl.errors import Finding
 from hwctl.stores.hostweights import canonical
-from hwctl.stores.hostweights.fields import Problems, integer, section, text
-
-IDENTITY_FILE = "identity"
-"""The ``file`` of findings about an identity that was read on its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,28 +61,6 @@ class Producer:
     restorer_schema: str
 
 
-_TOP = frozenset(
-    {"schema_version", "source", "component", "representation", "layout", "adaptation", "producer"}
-)
-_SOURCE = frozenset({"model_id", "revision", "fingerprint", "metadata"})
-_COMPONENT = frozenset({"name", "ownership", "metadata"})
-_REPRESENTATION = frozenset({"name", "dtype", "metadata"})
-_LAYOUT = frozenset(
-    {
-        "name",
-        "tensor_parallel_size",
-        "tensor_parallel_rank",
-        "sequence_parallel_size",
-        "sequence_parallel_backend",
-        "metadata",
-    }
-)
-_ADAPTATION = frozenset({"kind", "fingerprint", "metadata"})
-_PRODUCER = frozenset(
-    {"producer_id", "version", "implementation_fingerprint", "manifest_schema", "restorer_schema"}
-)
-
-
 @dataclass(frozen=True, slots=True)
 class Identity:
     """A complete identity. ``key`` is the SHA-256 of its canonical form, in lower-case hex.
@@ -125,120 +98,6 @@ class Identity:
 
 def _fields(part: Source | Component | Representation | Layout | Adaptation | Producer) -> dict[str, object]:
     return {name: getattr(part, name) for name in part.__slots__}
-
-
-def parse_identity(value: object, problems: Problems) -> Identity | None:
-    """The identity a parsed document holds, or None with every reason noted in ``problems``."""
-    before = len(problems.found)
-    top = section(value, "identity", _TOP, problems)
-    if top is None:
-        return None
-    version = integer(top, "schema_version", "identity", problems, 1)
-    source = _source(top["source"], problems)
-    component = _component(top["component"], problems)
-    representation = _representation(top["representation"], problems)
-    layout = _layout(top["layout"], problems)
-    adaptation = _adaptation(top["adaptation"], problems)
-    producer = _producer(top["producer"], problems)
-    if len(problems.found) > before:
-        return None
-    if not (source and component and representation and layout and adaptation and producer):
-        return None
-    return Identity(source, component, representation, layout, adaptation, producer, version)
-
-
-def read_identity(data: bytes, file: str = IDENTITY_FILE) -> Identity | tuple[Finding, ...]:
-    """The identity in these bytes (an ``--identity`` file), or what is wrong with them."""
-    try:
-        parsed = canonical.parse(data)
-    except canonical.BadDocument as exc:
-        return (exc.finding(file),)
-    problems = Problems(file)
-    found = parse_identity(parsed.value, problems)
-    return tuple(problems.found) if found is None else found
-
-
-def _source(value: object, problems: Problems) -> Source | None:
-    part = section(value, "identity.source", _SOURCE, problems)
-    if part is None:
-        return None
-    return Source(
-        text(part, "model_id", "identity.source", problems),
-        text(part, "revision", "identity.source", problems),
-        text(part, "fingerprint", "identity.source", problems),
-        part["metadata"],
-    )
-
-
-def _component(value: object, problems: Problems) -> Component | None:
-    part = section(value, "identity.component", _COMPONENT, problems)
-    if part is None:
-        return None
-    return Component(
-        text(part, "name", "identity.component", problems),
-        text(part, "ownership", "identity.component", problems),
-        part["metadata"],
-    )
-
-
-def _representation(value: object, problems: Problems) -> Representation | None:
-    part = section(value, "identity.representation", _REPRESENTATION, problems)
-    if part is None:
-        return None
-    return Representation(
-        text(part, "name", "identity.representation", problems),
-        text(part, "dtype", "identity.representation", problems),
-        part["metadata"],
-    )
-
-
-def _layout(value: object, problems: Problems) -> Layout | None:
-    where = "identity.layout"
-    part = section(value, where, _LAYOUT, problems)
-    if part is None:
-        return None
-    size = integer(part, "tensor_parallel_size", where, problems, 1)
-    rank = integer(part, "tensor_parallel_rank", where, problems, 0)
-    if rank >= size:
-        problems.add("bad-value", f"{where}.tensor_parallel_rank {rank} is not below the size {size}")
-    return Layout(
-        text(part, "name", where, problems),
-        size,
-        rank,
-        integer(part, "sequence_parallel_size", where, problems, 1),
-        text(part, "sequence_parallel_backend", where, problems),
-        part["metadata"],
-    )
-
-
-def _adaptation(value: object, problems: Problems) -> Adaptation | None:
-    where = "identity.adaptation"
-    part = section(value, where, _ADAPTATION, problems)
-    if part is None:
-        return None
-    kind = text(part, "kind", where, problems)
-    fingerprint = None if part["fingerprint"] is None else text(part, "fingerprint", where, problems)
-    if fingerprint is None and kind != "base":
-        problems.add("bad-value", f"{where}.fingerprint is required unless kind is 'base'")
-    return Adaptation(kind, fingerprint, part["metadata"])
-
-
-def _producer(value: object, problems: Problems) -> Producer | None:
-    part = section(value, "identity.producer", _PRODUCER, problems)
-    if part is None:
-        return None
-    return Producer(
-        *(
-            text(part, name, "identity.producer", problems)
-            for name in (
-                "producer_id",
-                "version",
-                "implementation_fingerprint",
-                "manifest_schema",
-                "restorer_schema",
-            )
-        )
-    )
 
 
 def first_difference(

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hwctl.stores.hostweights.fields import SHA256_HEX, Problems, digest, integer, kind, section, text
-from hwctl.stores.hostweights.identity import parse_identity
+from hwctl.stores.hostweights.identity_document import parse_identity
 from hwctl.stores.hostweights.layout import is_safe_name
 from hwctl.stores.hostweights.records import TENSOR_KINDS, FileEntry, Manifest, Ready, TensorEntry
 

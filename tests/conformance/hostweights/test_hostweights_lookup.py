@@ -24,7 +24,8 @@ from hwctl.fs.deadline import Deadline
 from hwctl.fs.mounts import mount_of, storage_class
 from hwctl.stores.base import Artifact, CheckOptions, Family, Level, State
 from hwctl.stores.hostweights.domain import Capacity
-from hwctl.stores.hostweights.identity import Identity, read_identity
+from hwctl.stores.hostweights.identity import Identity
+from hwctl.stores.hostweights.identity_document import read_identity
 from hwctl.stores.hostweights.lookup import lookup
 from hwctl.stores.hostweights.opening import Wanted, open_root
 from hwctl.stores.hostweights.store import open_store

@@ -18,7 +18,8 @@ from hwctl.errors import HwctlError
 from hwctl.fs.deadline import Deadline
 from hwctl.stores.base import Level
 from hwctl.stores.hostweights.build import cleanup, get_or_build
-from hwctl.stores.hostweights.identity import Identity, read_identity
+from hwctl.stores.hostweights.identity import Identity
+from hwctl.stores.hostweights.identity_document import read_identity
 from hwctl.stores.hostweights.opening import Wanted, open_root
 from hwctl.stores.hostweights.publication import Publication
 from hwctl.stores.hostweights.store_root import StoreRoot

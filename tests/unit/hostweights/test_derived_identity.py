@@ -12,7 +12,7 @@ from hwctl.stores.hostweights.derived import (
     promised_contract,
     tensor_contract,
 )
-from hwctl.stores.hostweights.identity import read_identity
+from hwctl.stores.hostweights.identity_document import read_identity
 from hwctl.stores.hostweights.tensors import TensorSpec
 
 TINY = Path(__file__).parents[2] / "data" / "tiny-llama"

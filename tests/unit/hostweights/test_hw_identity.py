@@ -21,8 +21,8 @@ from hwctl.stores.hostweights.identity import (
     Representation,
     Source,
     first_difference,
-    read_identity,
 )
+from hwctl.stores.hostweights.identity_document import read_identity
 
 DOCUMENT: dict[str, Any] = make_hostweights.identity(3)
 SECTIONS = ("source", "component", "representation", "layout", "adaptation", "producer")
