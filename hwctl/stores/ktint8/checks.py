@@ -1,8 +1,8 @@
 """Is this tree sound? The three levels of verify for staging, ready, half-consumed and persistent trees.
 
 Owns the levels: root and documents, then the exact tree, then every byte. Each rule lives with its subject
-(``finished``, ``tree``, ``content``). The lock on the root is held shared meanwhile;
-nothing is written. Damage is in the report, exceptions mean that it could not be found out.
+(``finished``, ``tree``, ``content``). The lock on the root is held shared meanwhile; nothing is written.
+Damage is in the report, exceptions mean that it could not be found out.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from hwctl.fs import locks
 from hwctl.fs.deadline import Deadline
 from hwctl.fs.lock_table import Mode
 from hwctl.fs.locks import Held
-from hwctl.fs.paths import DIRECTORY_FLAGS, open_dir
+from hwctl.fs.paths import open_dir
 from hwctl.fs.walk import Inode, inode_of
 
 GONE = "was published, consumed, moved or removed meanwhile"
@@ -85,8 +85,10 @@ def open_root(
 
 
 def _open_base(base: Path, mode: Mode) -> int:
-    # Who only looks at a root needs no right to list the folder that it lies in.
-    return os.open(base, DIRECTORY_FLAGS | (os.O_PATH if mode is Mode.SHARED else 0))
+    if mode is Mode.EXCLUSIVE:
+        return open_dir(base)
+    # Who only looks at a root needs no right to list the folder it lies in, and may come by a link to that.
+    return os.open(base, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
 
 
 def _lock(fd: int, mode: Mode, wait: Deadline, lease_fds: Sequence[int]) -> Held:

@@ -119,6 +119,14 @@ def test_a_deadline_ends_it(base: Path) -> None:
         check(ktroot.ready(base), deadline=Deadline.now())
 
 
+def test_a_base_that_is_named_by_a_link(base: Path) -> None:
+    ktroot.ready(base)
+    (base.parent / "link").symlink_to(base)
+    store = open_store(base.parent / "link")
+    (artifact,) = store.scan()
+    assert store.check(artifact, Level.SIZE, CheckOptions()).valid
+
+
 def test_held_by_a_consumer(base: Path) -> None:
     root = ktroot.ready(base)
     with acquire_dir(root, Mode.EXCLUSIVE, Deadline.now()), pytest.raises(Busy) as caught:
