@@ -6,7 +6,6 @@ business; the threads are the ``lanes``'.
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING
 from hwctl.fs.atomic import write_all
 from hwctl.fs.paths import open_regular
 from hwctl.stores.base import Advance
-from hwctl.stores.hostweights.coverage import Coverage, Stream
+from hwctl.stores.hostweights.coverage import Digests, Stream, Written
 from hwctl.stores.hostweights.lanes import INLINE, Block, Lanes, Ticket
 from hwctl.stores.hostweights.layout import FILE_MODE
 from hwctl.stores.hostweights.tensors import Extent, PayloadPlan, refusal
@@ -70,12 +69,9 @@ class PayloadFile:
         self._ordered = ordered
         self._advance = advance
         self._on_close = closed
-        # Of a tensor that was written in one go (None), and there can be 200,000, nothing more is kept.
-        self._coverage: dict[str, Coverage | None] = {}
         self._next = len(plan.header)
-        self._file = Stream(self._next, plan.size, hashlib.sha256(plan.header))
-        self._tensors: dict[str, Stream] = {}
-        self._digested: dict[str, str] = {}
+        self._written = Written()
+        self._digests = Digests(plan.header, plan.size)
         self._pending: deque[Ticket] = deque()
         self._unsynced = 0
         self._rereading: list[Future[None]] = []
@@ -130,37 +126,28 @@ class PayloadFile:
         if self._ordered and size and at != self._next:
             raise refusal(f"tensor {name!r}: byte {at} of the file was written where {self._next} comes next")
         try:
-            self._cover(extent, offset, offset + size)
+            self._written.add(extent, offset, offset + size)
         except ValueError as exc:
             raise refusal(f"tensor {name!r}: {exc}") from None
         if not size:
             return Ticket()
         self._next = at + size
-        file_digest = self._file.takes(at, size)
         while self._pending and self._pending[0].done():
             self._pending.popleft().wait()
         self._advance(size)
         self._sync_early(size)
-        inline = size <= INLINE and not self._pending
-        if inline and size == extent.size:
-            self._write(data, at)
-            if file_digest is not None:
-                file_digest.update(data)
-            self._digested[name] = hashlib.sha256(data).hexdigest()
-            return Ticket()
-        stream = self._tensors.get(name)
-        if stream is None:
-            stream = self._tensors[name] = Stream(extent.begin, extent.begin + extent.size)
-        tensor_digest = stream.takes(at, size)
-        if inline:
-            self._write(data, at)
-            for digest in (file_digest, tensor_digest):
+        if size > INLINE or self._pending:
+            ticket = self._pair.feed(Block(data, at, self._write), *self._digests.takes(extent, at, size))
+            self._pending.append(ticket)
+            return ticket
+        self._write(data, at)
+        if size == extent.size:
+            self._digests.whole(extent, data)
+        else:
+            for digest in self._digests.takes(extent, at, size):
                 if digest is not None:
                     digest.update(data)
-            return Ticket()
-        ticket = self._pair.feed(Block(data, at, self._write), file_digest, tensor_digest)
-        self._pending.append(ticket)
-        return ticket
+        return Ticket()
 
     def _write(self, data: ReadableBuffer, offset: int) -> None:
         """From either thread; whoever is told of a full disk is told of which file (PUB-05)."""
@@ -170,26 +157,6 @@ class PayloadFile:
             exc.filename = self.plan.file_name
             raise
 
-    def _cover(self, extent: Extent, begin: int, end: int) -> None:
-        """Note what is written of a tensor; ValueError as Coverage.add raises it."""
-        name = extent.spec.name
-        if name not in self._coverage:
-            if begin == 0 and end == extent.size:
-                self._coverage[name] = None
-                return
-            self._coverage[name] = Coverage(extent.size)
-        coverage = self._coverage[name]
-        if coverage is not None:
-            coverage.add(begin, end)
-        elif begin != end:
-            raise ValueError(f"bytes {begin} to {end} were written before")
-
-    def _is_written(self, name: str, extent: Extent) -> bool:
-        if name not in self._coverage:
-            return extent.size == 0
-        coverage = self._coverage[name]
-        return coverage is None or coverage.complete()
-
     def close(self) -> None:
         """Say that the file is complete; a second call does nothing.
 
@@ -198,7 +165,7 @@ class PayloadFile:
         """
         if self._closed:
             return
-        missing = [name for name, extent in self.plan.extents.items() if not self._is_written(name, extent)]
+        missing = self._written.missing(self.plan.extents)
         if missing:
             raise refusal(
                 f"{self.plan.file_name}: {len(missing)} tensors are incomplete, first {missing[0]!r}"
@@ -239,11 +206,7 @@ class PayloadFile:
         self._under_way.wait()
         for job in self._rereading:
             job.result()
-        for name, stream in self._tensors.items():
-            self._digested[name] = stream.digest.hexdigest()
-        empty = hashlib.sha256().hexdigest()
-        tensors = {name: self._digested.get(name, empty) for name in self.plan.extents}
-        return FileDigests(self.plan.size, self._file.digest.hexdigest(), tensors)
+        return FileDigests(self.plan.size, self._digests.file(), self._digests.tensors(self.plan.extents))
 
     def _sync_early(self, size: int) -> None:
         """Let the disk work while the digests are computed, rather than all at once at the end."""
@@ -254,10 +217,8 @@ class PayloadFile:
 
     def _begin_rereading(self) -> None:
         """Hash what came out of order from the page cache, the file and its tensors beside each other."""
-        for group in ([self._file], list(self._tensors.values())):
-            unfinished = [stream for stream in group if stream.cursor < stream.end]
-            if unfinished:
-                self._rereading.append(self._lanes.reread(partial(self._finish_streams, unfinished)))
+        for streams in self._digests.behind():
+            self._rereading.append(self._lanes.reread(partial(self._finish_streams, streams)))
 
     def _finish_streams(self, streams: Sequence[Stream]) -> None:
         self._under_way.wait()  # the lanes' part of the same digests comes first
