@@ -125,8 +125,11 @@ class Answer:
             self._clear()
             self.output.err.line(f"hwctl {self.verb}: warning: {message}")
 
-    def fail(self, error: HwctlError) -> None:
-        """Record a failure that does not end the run, such as one PATH of several."""
+    def fail(self, error: HwctlError, row: Mapping[str, object] | None = None) -> None:
+        """Record a failure that does not end the run, such as one PATH of several.
+
+        What is damaged is a result: ``row``, where it is an artifact that was looked at.
+        """
         self.errors.append(error)
         self._status = worst((self._status, error.status))
         if not self.output.json:
@@ -134,13 +137,14 @@ class Answer:
             where = f"{error.path}: " if error.path and error.path not in error.message else ""
             self.output.err.line(f"hwctl {self.verb}: ", Whole(where), error.message)
         if isinstance(error, Damaged):
-            self._tell_findings(error)
+            self._tell_findings(error, row)
 
-    def _tell_findings(self, error: Damaged) -> None:
-        """What is damaged was no artifact of a report: a checkpoint, or what was to be copied or restored."""
+    def _tell_findings(self, error: Damaged, row: Mapping[str, object] | None) -> None:
+        """Without a row it was no artifact of a report: a checkpoint, or what was to be restored."""
         path = None if error.path is None else Path(error.path)
         findings = [finding_fields(finding) for finding in error.findings]
-        self.result({**missing_fields(path, State.DAMAGED), "findings": findings}, error.status)
+        fields = {**missing_fields(path, State.DAMAGED), "findings": findings} if row is None else row
+        self.result(fields, error.status)
         if not self.output.json and len(findings) > 1:  # one finding is what the message says already
             for finding in error.findings:
                 self.output.err.line("  ", *finding_line(finding))

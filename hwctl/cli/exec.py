@@ -81,9 +81,10 @@ def exec_(
     with Answer(
         "exec", json=json, quiet=quiet, verbose=verbose, color=color, failure_exit=exits.EXEC_FAILED
     ) as answer:
+        from hwctl.cli.document import report_fields
         from hwctl.cli.outcomes import deadline_of
         from hwctl.cli.targets import Resolver
-        from hwctl.core.exec import holding
+        from hwctl.core.exec import Unsound, holding
         from hwctl.stores.base import CheckOptions
 
         deadline = deadline_of(wait)
@@ -93,9 +94,12 @@ def exec_(
             total = sum(artifact.bytes for artifact in found) if level is Level.FULL else None
             with answer.progress("verify", total) as progress:
                 options = CheckOptions(jobs=params.default_jobs(jobs), advance=progress.advance)
-                with holding(targets, level, options, deadline) as held:
-                    progress.erase()  # what execs leaves no with-block
-                    _become(answer, held, command)
+                try:
+                    with holding(targets, level, options, deadline) as held:
+                        progress.erase()  # what execs leaves no with-block
+                        _become(answer, held, command)
+                except Unsound as exc:
+                    answer.fail(exc, row=report_fields(exc.report) | {"error": None})
     return answer.exit_status
 
 

@@ -42,7 +42,7 @@ def holding(
     """Lease and verify every target; the leases end with the block, or live on through ``hand_over``.
 
     Waits for locks and for an artifact that is still being built. Raises Busy, NotFound, Refused for a page
-    or a whole store, and Damaged with all findings.
+    or a whole store, and Unsound.
     """
     artifacts: list[Artifact] = []
     reports: list[Report] = []
@@ -74,7 +74,7 @@ def _holdable(target: Target) -> Artifact:
 
 
 def _checked(store: Store, planned: Artifact, level: Level, options: CheckOptions) -> Report:
-    """Check the entry as it is now that the lease is held. Raises Damaged with all findings."""
+    """Check the entry as it is now that the lease is held. Raises Unsound."""
     now = store.look(planned)
     if now is None:
         raise NotFound("is gone", path=planned.path)
@@ -83,13 +83,16 @@ def _checked(store: Store, planned: Artifact, level: Level, options: CheckOption
         raise Busy(difference, path=planned.path)
     report = store.check(now, level, options)
     if not report.valid:
-        raise _unsound(report)
+        raise Unsound(report)
     return report
 
 
-def _unsound(report: Report) -> Damaged:
-    artifact, first = report.artifact, report.findings[0]
-    message = f"is not sound: {first.message}"
-    if len(report.findings) > 1:
-        message += f" (and {len(report.findings) - 1} more)"
-    return Damaged(message, report.findings, path=artifact.path)
+class Unsound(Damaged):
+    """An artifact that was checked and must not be used; ``report`` is what was found."""
+
+    def __init__(self, report: Report) -> None:
+        message = f"is not sound: {report.findings[0].message}"
+        if len(report.findings) > 1:
+            message += f" (and {len(report.findings) - 1} more)"
+        super().__init__(message, report.findings, path=report.artifact.path)
+        self.report = report

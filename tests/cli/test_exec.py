@@ -12,7 +12,7 @@ from pathlib import Path
 import holders
 import pytest
 from kits import HostWeights, Kit, KtInt8, PageWeights
-from run_hwctl import NOBODY, command, environment, hwctl_
+from run_hwctl import NOBODY, command, environment, hwctl_, validator
 
 from hwctl.fs.lock_table import LockTable
 
@@ -65,10 +65,12 @@ def test_several_artifacts_one_lease_each(kit: Kit) -> None:
     lines = run.out.splitlines()
     assert lines[0] == ":".join(map(str, paths))
     fds = [int(fd) for fd in lines[1].split(",")]
-    assert len(set(fds)) == 3
     listed = "\n".join(lines[2:])
-    for number, fd in enumerate(fds):
-        assert f"{fd} -> {kit.lock(number)}" in listed
+    # A host-weight artifact's own folder is locked beside its lock file.
+    expected = [lock for number in range(3) for lock in dict.fromkeys((kit.lock(number), paths[number]))]
+    assert len(set(fds)) == len(expected)
+    for fd, lock in zip(fds, expected, strict=True):
+        assert f"{fd} -> {lock}\n" in f"{listed}\n"
 
 
 def test_only_the_leases_are_inherited(one: Kit) -> None:
@@ -124,6 +126,10 @@ def test_what_is_not_sound_never_starts_the_command(one: Kit, tmp_path: Path) ->
         run = hwctl_("exec", path, "--level", level, "--json", "--", "touch", mark)
         assert (run.status, run.error["code"], run.error["exit_status"]) == (125, "damaged", 125)
         assert run.error["details"]["findings"]
+        validator("hwctl.exec/1").validate(run.document)
+        (row,) = run.results
+        assert (row["family"], row["store"], row["key"]) == (one.name, str(one.root), one.key(0))
+        assert (row["path"], row["valid"], row["level"]) == (str(path), False, level) and row["findings"]
     assert hwctl_("exec", one.open_path(5), "--", "touch", mark).status == 125
     assert hwctl_("exec", one.root, "--", "touch", mark).status == 125
     assert not mark.exists()

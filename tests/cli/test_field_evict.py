@@ -137,6 +137,29 @@ def test_evi_08_somebody_else_deletes_the_cache(tmp_path: Path) -> None:
     assert hwctl_("verify", cache).status == 0
 
 
+def test_evi_08_a_lease_keeps_ageing_off_the_artifact(store: Path) -> None:
+    """Who ages files passes over a folder that is locked; nobody else is held up, and it is one lease."""
+    path = make_hostweights.make_artifact(store, 0)
+    script = "echo ready; read line"
+    process = subprocess.Popen(
+        command("exec", path, "--", "sh", "-c", script),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment(),
+    )
+    assert process.stdin is not None and process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    assert subprocess.run(["flock", "-n", "-x", path, "true"]).returncode == 1
+    (row,) = hwctl_("inspect", store, "--json").results
+    assert row["leases"] == {"shared": 1, "exclusive": 0, "pids": [process.pid]}
+    process.communicate("\n", timeout=10)
+    with holders.locked(path, "exclusive"):
+        assert hwctl_("exec", path, "--", "true").status == 0
+    with holders.locked(path):
+        assert hwctl_("quarantine", path, "--reason", "x", "-y").status == 0
+
+
 # LEA
 
 
@@ -146,7 +169,7 @@ def test_lea_01_a_forked_child_does_not_drop_the_lease(store: Path) -> None:
     script = """
 import os, sys
 from hwctl.fs.locks import adopt
-held = adopt(int(os.environ["HWCTL_LEASE_FDS"]))
+held = adopt(int(os.environ["HWCTL_LEASE_FDS"].split(",")[0]))
 if os.fork() == 0:
     held.release()
     sys.exit(0)

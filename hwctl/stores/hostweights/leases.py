@@ -10,10 +10,10 @@ import errno
 import os
 from pathlib import Path
 
-from hwctl.errors import Busy, Refused, from_os_error
+from hwctl.errors import Busy, HwctlError, Refused, from_os_error
 from hwctl.fs.deadline import Deadline
 from hwctl.fs.lock_table import Mode
-from hwctl.fs.locks import Held, acquire
+from hwctl.fs.locks import Held, acquire, acquire_dir
 from hwctl.stores.base import Lease
 from hwctl.stores.hostweights.layout import ARTIFACTS, LOCK_MODE, LOCKS, artifact_lock, build_lock
 from hwctl.stores.hostweights.store_root import StoreRoot
@@ -37,6 +37,15 @@ def shared(root: StoreRoot, key: str, deadline: Deadline, *, create: bool) -> He
             )
         held = _take(root, artifact_lock(key), Mode.SHARED, deadline, create=True)
     return held
+
+
+def on_folder(root: StoreRoot, key: str) -> Held | None:
+    """A shared lock on the artifact's own folder, for those who age files and pass over what is locked
+    (EVI-08). It stands for no lease: nobody in this format asks for it, and without it all is well too."""
+    try:
+        return acquire_dir(root.path / ARTIFACTS / key, Mode.SHARED, Deadline.now())
+    except HwctlError:
+        return None
 
 
 def exclusive(root: StoreRoot, key: str, deadline: Deadline) -> Lease:

@@ -145,7 +145,8 @@ class HostWeightStore:
             return checking.check(self._root, self._spot(artifact), artifact, level, options)
 
     def lease(self, artifact: Artifact, mode: Mode, deadline: Deadline, *, create: bool = False) -> Lease:
-        """SHARED is the artifact lock of the key and counts as use, EXCLUSIVE build lock and artifact lock.
+        """SHARED is the artifact lock of the key and counts as use, and beside it a lock on the artifact's
+        folder; EXCLUSIVE is build lock and artifact lock.
 
         Temporaries of the domain documents have the initialisation lock, other temporaries none.
         """
@@ -162,7 +163,8 @@ class HostWeightStore:
         if held is None:
             return Lease()
         leases.touch(held)
-        return Lease((held,))
+        folder = leases.on_folder(self._root, spot.key) if spot.place is Place.ARTIFACT else None
+        return Lease((held,) if folder is None else (held, folder))
 
     def _lease_documents(self, mode: Mode, deadline: Deadline) -> Lease:
         with _told(self._root.path), self._root.folder(LOCKS) as folder:
