@@ -14,27 +14,23 @@ from pathlib import Path
 
 from hwctl.errors import from_os_error
 from hwctl.fs.lock_table import Entry, LockTable
-from hwctl.fs.paths import kind_of, open_dir, opened_dir, read_document
+from hwctl.fs.paths import kind_of, open_dir
 from hwctl.fs.space import Usage, usage
 from hwctl.fs.walk import inode_of
 from hwctl.stores.base import Artifact, Family, Holders, State
-from hwctl.stores.hostweights import canonical, deny, layout, notes
-from hwctl.stores.hostweights.fields import Problems
+from hwctl.stores.hostweights import deny, layout, notes
 from hwctl.stores.hostweights.judging import Trust
 from hwctl.stores.hostweights.layout import (
     LOCKS,
-    MANIFEST,
-    READY,
     STICKY,
     Place,
     artifact_lock,
     build_lock,
 )
-from hwctl.stores.hostweights.manifest import parse_ready
+from hwctl.stores.hostweights.look import Look, look_inside
 from hwctl.stores.hostweights.places import Spot, permission_denied, spot_in
 from hwctl.stores.hostweights.store_root import StoreRoot
 
-_READY_LIMIT = 1 << 20
 _OWN = frozenset({layout.DOMAIN, layout.POLICY, *layout.SUBDIRECTORIES, "hwctl", "source-digests-v1"})
 """What belongs in the root: ours, and the cache of source digests that vLLM-Omni keeps there."""
 
@@ -121,10 +117,10 @@ class Survey:
             os.close(parent)
 
     def _row(self, spot: Spot, path: Path, parent: int, st: os.stat_result) -> Artifact:
-        size, look = _NOTHING, _Look()
+        size, look = _NOTHING, Look()
         try:
             size = usage(parent, spot.name)
-            look = _look_inside(parent, spot, st)
+            look = look_inside(parent, spot, st)
             state, reason = self._judge(spot, st, look)
         except PermissionError:
             state, reason = State.UNREADABLE, permission_denied(path)
@@ -147,7 +143,7 @@ class Survey:
             detail=_detail(spot, st, look, locks),
         )
 
-    def _judge(self, spot: Spot, st: os.stat_result, look: _Look) -> tuple[State, str | None]:
+    def _judge(self, spot: Spot, st: os.stat_result, look: Look) -> tuple[State, str | None]:
         if spot.place is Place.ROOT and layout.is_document_temporary(spot.name):
             return State.TEMPORARY, "an unfinished rewrite of a domain document"
         if spot.key is None:
@@ -160,7 +156,7 @@ class Survey:
             return State.ORPHAN, "a deny marker without an artifact"
         return self._judge_artifact(spot.key, st, look)
 
-    def _judge_artifact(self, key: str, st: os.stat_result, look: _Look) -> tuple[State, str | None]:
+    def _judge_artifact(self, key: str, st: os.stat_result, look: Look) -> tuple[State, str | None]:
         if deny.is_denied(self._root, key):
             return State.DENIED, deny.reason_of(self._root, key) or "a deny marker is there"
         if not stat.S_ISDIR(st.st_mode):
@@ -179,7 +175,7 @@ class Survey:
             return f"{parsed.reason}, the move was interrupted"
         return notes.reason_of(self._root, spot.name) or parsed.reason
 
-    def _last_used(self, spot: Spot, st: os.stat_result, look: _Look, size: Usage) -> int | None:
+    def _last_used(self, spot: Spot, st: os.stat_result, look: Look, size: Usage) -> int | None:
         """For artifacts the later of marker and lock file; elsewhere the last change of any kind."""
         if spot.place is Place.QUARANTINE:
             return st.st_ctime_ns
@@ -217,62 +213,12 @@ class _Locks:
     building: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Look:
-    """What an artifact directory shows without its payloads being read.
-
-    ``created_ns`` is when the manifest was written, ``ready_ns`` the marker's mtime, which is a clock of
-    last use as well.
-    """
-
-    state: State = State.INCOMPLETE
-    reason: str | None = None
-    created_ns: int | None = None
-    ready_ns: int | None = None
-    publication_id: str | None = None
-
-
-def _look_inside(parent: int, spot: Spot, st: os.stat_result) -> _Look:
-    if not stat.S_ISDIR(st.st_mode) or spot.place not in (Place.ARTIFACT, Place.QUARANTINE):
-        return _Look()
-    with opened_dir(spot.name, dir_fd=parent) as fd:
-        created, problem = _manifest_facts(fd)
-        ready_ns: int | None = None
-        try:
-            document = read_document(READY, dir_fd=fd, limit=_READY_LIMIT)
-            ready_ns = document.stat.st_mtime_ns
-            problems = Problems(READY)
-            ready = parse_ready(canonical.parse(document.data).value, problems)
-        except FileNotFoundError:
-            return _Look(State.INCOMPLETE, f"{READY} is missing", created)
-        except PermissionError:
-            raise
-        except (OSError, canonical.BadDocument) as exc:
-            reason = exc.strerror if isinstance(exc, OSError) else str(exc)
-            return _Look(State.DAMAGED, f"{READY} {reason}", created, ready_ns)
-    if ready is None:
-        return _Look(State.DAMAGED, problems.found[0].message, created, ready_ns)
-    state = State.READY if problem is None else problem[0]
-    return _Look(state, None if problem is None else problem[1], created, ready_ns, ready.publication_id)
-
-
-def _manifest_facts(fd: int) -> tuple[int | None, tuple[State, str] | None]:
-    """When the manifest was written, and what is wrong with the file that should hold it."""
-    try:
-        st = os.stat(MANIFEST, dir_fd=fd, follow_symlinks=False)
-    except FileNotFoundError:
-        return None, (State.INCOMPLETE, f"{MANIFEST} is missing")
-    if not stat.S_ISREG(st.st_mode):
-        return None, (State.DAMAGED, f"{MANIFEST} is a {kind_of(st.st_mode)}")
-    return st.st_mtime_ns, None
-
-
 def is_unfinished(st: os.stat_result) -> bool:
     """Whether a directory's modes are those on the way of a move: 01755, or 01555 in quarantine."""
     return stat.S_ISDIR(st.st_mode) and bool(st.st_mode & STICKY)
 
 
-def _detail(spot: Spot, st: os.stat_result, look: _Look, locks: _Locks) -> dict[str, object]:
+def _detail(spot: Spot, st: os.stat_result, look: Look, locks: _Locks) -> dict[str, object]:
     """The family's own facts, JSON-ready."""
     detail: dict[str, object] = {}
     if look.publication_id is not None:
