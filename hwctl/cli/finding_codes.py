@@ -108,7 +108,6 @@ _HOSTWEIGHTS: Mapping[str, str] = {
     "restorer-schema": "The manifest's restorer schema is not the identity's.",
     "size-mismatch": "A payload file has another size than the manifest states.",
     "storage-class": "The store lies on another file system than its domain.json records.",
-    "tensor-digest": "A tensor's bytes do not have the digest of its entry.",
     "tensor-dtype": "A tensor has another dtype than the manifest states.",
     "tensor-missing": "A tensor that the manifest declares is not in its file.",
     "tensor-size": "A tensor has another number of bytes than the manifest states.",

@@ -121,16 +121,7 @@ Exclude = Annotated[
         help="Not keys that match; repeatable.",
     ),
 ]
-OlderThan = Annotated[
-    float | None,
-    typer.Option(
-        "--older-than",
-        metavar="DURATION",
-        parser=units.duration,
-        show_default=False,
-        help="Only what is older than this.",
-    ),
-]
+
 OtherUsers = Annotated[
     bool, typer.Option("--other-users", help="As root: act in other users' stores, as those users.")
 ]

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hwctl.core.other_users import refusal
-from hwctl.errors import HwctlError, Status, worst
+from hwctl.errors import HwctlError, Status
 from hwctl.fs.lock_table import Mode, holder
 from hwctl.stores.base import Artifact, Removed, Store
 
@@ -117,10 +117,6 @@ def foresee(step: Step) -> Outcome:
 def freed(outcomes: Iterable[Outcome]) -> Removed:
     """What all outcomes together removed."""
     return sum((outcome.removed for outcome in outcomes), NOTHING)
-
-
-def status_of(outcomes: Iterable[Outcome]) -> Status:
-    return worst(outcome.status for outcome in outcomes)
 
 
 def may_act(store: Store, artifact: Artifact, *, other_users: bool) -> bool:

@@ -12,10 +12,7 @@ import os
 import secrets
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
-
-from hwctl.fs.paths import opened_dir
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -120,9 +117,3 @@ def _renameat2() -> Callable[[int, bytes, int, bytes, int], int]:
 def sync_dir(dir_fd: int) -> None:
     """Make the entries of an open directory durable: names made, renamed and removed in it."""
     os.fsync(dir_fd)
-
-
-def sync_path(path: Path) -> None:
-    """``sync_dir`` for a directory that is not open yet."""
-    with opened_dir(path) as fd:
-        sync_dir(fd)

@@ -28,7 +28,7 @@ def shown_path(name: str | Path, dir_fd: int | None) -> str:
 
 
 def open_lock_file(
-    name: str | Path, dir_fd: int | None, shown: str, *, create: bool, writable: bool, file_mode: int
+    name: str | Path, dir_fd: int | None, shown: str, *, create: bool, file_mode: int
 ) -> int | None:
     """A descriptor of the lock file, or None when it is absent and not to be created.
 
@@ -37,7 +37,7 @@ def open_lock_file(
     flags = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
     if create:
         flags |= os.O_CREAT
-    flags |= os.O_RDWR if create or writable else os.O_RDONLY
+    flags |= os.O_RDWR if create else os.O_RDONLY
     try:
         fd = os.open(name, flags, file_mode, dir_fd=dir_fd)
     except FileNotFoundError as exc:

@@ -94,22 +94,21 @@ def acquire(
     *,
     dir_fd: int | None = None,
     create: bool = False,
-    writable: bool = False,
     file_mode: int = 0o600,
     enforce_mode: bool = False,
 ) -> Held | None:
     """Take the lock of a lock file, waiting until ``deadline``; one try is always made.
 
-    Returns None when the file is absent and not to be created. An existing file is opened for reading only
-    (``writable`` asks for more), so that another user's lock can be taken shared. ``enforce_mode`` sets
-    ``file_mode`` on a file that has another.
+    Returns None when the file is absent and not to be created. An existing file is opened for reading only,
+    so that another user's lock can be taken shared. ``enforce_mode`` sets ``file_mode`` on a file that has
+    another.
 
     Raises Busy with the holders, Refused when the name is no regular file or the file system cannot lock
     (LEA-02), IoFailed or NoRoom when the file cannot be opened.
     """
     shown = shown_path(name, dir_fd)
     while True:
-        fd = open_lock_file(name, dir_fd, shown, create=create, writable=writable, file_mode=file_mode)
+        fd = open_lock_file(name, dir_fd, shown, create=create, file_mode=file_mode)
         if fd is None:
             return None
         try:

@@ -45,10 +45,6 @@ class Pacer:
             self._paid_until = max(self._paid_until, now - _BURST_SECONDS) + count / self._rate
             return max(0.0, self._paid_until - now)
 
-    def spend(self, count: int) -> None:
-        """Account for ``count`` bytes and sleep as long as they cost."""
-        time.sleep(self.delay(count))
-
 
 class Watch:
     """Pace, deadline and stop in one; ``passed`` is called after every read."""

@@ -112,18 +112,16 @@ def remove_tree(
     name: str,
     *,
     inode: Inode | None = None,
-    make_writable: bool = True,
     open_files: OpenFiles | None = None,
     last: Collection[str] = (),
 ) -> Removed:
     """Delete ``name`` and everything below it, bottom up; what another process removes first is success.
 
     ``inode`` is what was looked at when the removal was decided: if something else stands there now, that
-    is Refused and untouched (EVI-05). A mount anywhere below is Refused before anything is deleted.
-    ``make_writable`` gives folders the owner's rights where they are missing, as in published 0555 ones.
-    Files named in ``last`` that lie directly in the tree outlive the rest, so that what a killed removal
-    leaves still says what it is. Other OSErrors are raised as they are; a later call goes on where this one
-    stopped.
+    is Refused and untouched (EVI-05). A mount anywhere below is Refused before anything is deleted. Folders
+    are given the owner's rights where they are missing, as in published 0555 ones. Files named in ``last``
+    that lie directly in the tree outlive the rest, so that what a killed removal leaves still says what it
+    is. Other OSErrors are raised as they are; a later call goes on where this one stopped.
     """
     try:
         top = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
@@ -135,14 +133,14 @@ def remove_tree(
         return remove_file(dir_fd, name, open_files=open_files)
     removal = Removal(open_files)
     try:
-        descent = _open_top(dir_fd, name, make_writable)
+        descent = _open_top(dir_fd, name)
     except FileNotFoundError:
         return Removed()
     with descent:
         opened = os.fstat(descent.fd)
         if inode_of(opened) != inode_of(top):
             raise Refused(f"{name}: was replaced while it was opened; nothing was deleted")
-        _empty(descent, _Border(dir_fd, descent.fd, name), make_writable, removal, last)
+        _empty(descent, _Border(dir_fd, descent.fd, name), removal, last)
     removal.rmdir(dir_fd, name, top)
     return removal.result()
 
@@ -199,14 +197,12 @@ def _crossing(name: str, where: str) -> Refused:
     return Refused(f"{name}: {where} is a mount point; a removal does not cross mounts", path=where)
 
 
-def _open_top(dir_fd: int, name: str, make_writable: bool) -> Descent:
+def _open_top(dir_fd: int, name: str) -> Descent:
     try:
         return Descent(dir_fd, name)
     except PermissionError:
-        if not make_writable:
-            raise
-    _make_readable(dir_fd, name)
-    return Descent(dir_fd, name)
+        _make_readable(dir_fd, name)
+        return Descent(dir_fd, name)
 
 
 def _make_readable(dir_fd: int, name: str) -> None:
@@ -218,18 +214,16 @@ def _make_readable(dir_fd: int, name: str) -> None:
         os.close(fd)
 
 
-def _empty(
-    descent: Descent, border: _Border, make_writable: bool, removal: Removal, last: Collection[str]
-) -> None:
+def _empty(descent: Descent, border: _Border, removal: Removal, last: Collection[str]) -> None:
     """Delete everything below the folder that ``descent`` stands in."""
     trail: list[tuple[str, os.stat_result]] = []
-    pending = [_clear_files(descent, border, make_writable, removal, sparing=last)]
+    pending = [_clear_files(descent, border, removal, sparing=last)]
     while True:
         if pending[-1]:
             name = pending[-1].pop()
-            if _enter(descent, name, make_writable):
+            if _enter(descent, name):
                 trail.append((name, os.fstat(descent.fd)))
-                pending.append(_clear_files(descent, border, make_writable, removal))
+                pending.append(_clear_files(descent, border, removal))
             continue
         pending.pop()
         if not pending:
@@ -241,13 +235,11 @@ def _empty(
         removal.rmdir(descent.fd, name, st)
 
 
-def _enter(descent: Descent, name: str, make_writable: bool) -> bool:
+def _enter(descent: Descent, name: str) -> bool:
     try:
         try:
             descent.down(name)
         except PermissionError:
-            if not make_writable:
-                raise
             _make_readable(descent.fd, name)
             descent.down(name)
     except FileNotFoundError:
@@ -256,13 +248,13 @@ def _enter(descent: Descent, name: str, make_writable: bool) -> bool:
 
 
 def _clear_files(
-    descent: Descent, border: _Border, make_writable: bool, removal: Removal, sparing: Collection[str] = ()
+    descent: Descent, border: _Border, removal: Removal, sparing: Collection[str] = ()
 ) -> list[str]:
     """Unlink what is no folder in the current folder; the names of the folders in it."""
     fd = descent.fd
     st = os.fstat(fd)
     border.check(fd, st)
-    if make_writable and st.st_mode & _OWNER_ALL != _OWNER_ALL:
+    if st.st_mode & _OWNER_ALL != _OWNER_ALL:
         os.fchmod(fd, _OWNER_ALL)
     folders: list[str] = []
     files: list[str] = []

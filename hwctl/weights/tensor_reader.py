@@ -34,18 +34,6 @@ class TensorReader:
         """Dtype, shape and place of a tensor; NotFound when the checkpoint has none of that name."""
         return self._shard_of(tensor).header.by_name[tensor]
 
-    def read(self, tensor: str, buffer: memoryview) -> memoryview:
-        """The whole tensor, in the first bytes of ``buffer`` (format B, writable, large enough)."""
-        return self.read_range(tensor, 0, self.entry(tensor).nbytes, buffer)
-
-    def read_rows(self, tensor: str, first: int, count: int, buffer: memoryview) -> memoryview:
-        """``count`` slices of the first dimension from ``first`` on, in the first bytes of ``buffer``."""
-        entry = self.entry(tensor)
-        row = row_bytes(entry)
-        if first < 0 or count < 0 or not entry.shape or first + count > entry.shape[0]:
-            raise ValueError(f"rows {first} to {first + count} leave {tensor!r} of shape {list(entry.shape)}")
-        return self.read_range(tensor, first * row, (first + count) * row, buffer)
-
     def read_range(self, tensor: str, begin: int, end: int, buffer: memoryview) -> memoryview:
         """Bytes ``begin`` to ``end`` of a tensor's data, in the first bytes of ``buffer``."""
         shard = self._shard_of(tensor)
@@ -120,11 +108,3 @@ def changed(shard: Shard) -> Refused:
         retryable=True,
         details={"code": "source-changed", "file": shard.name},
     )
-
-
-def row_bytes(entry: TensorEntry) -> int:
-    """Bytes of one slice of the first dimension; of a scalar, all of it."""
-    rows = entry.shape[0] if entry.shape else 1
-    if rows and entry.nbytes % rows:
-        raise ValueError(f"the rows of {entry.name!r} do not end on a byte")
-    return entry.nbytes // rows if rows else 0

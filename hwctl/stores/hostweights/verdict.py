@@ -99,9 +99,7 @@ _INCOMPATIBLE = frozenset(
         "restorer-schema",
     }
 )
-_CHECKSUM = frozenset(
-    {"manifest-digest", "content-digest", "size-mismatch", "digest-mismatch", "tensor-digest"}
-)
+_CHECKSUM = frozenset({"manifest-digest", "content-digest", "size-mismatch", "digest-mismatch"})
 
 
 def failure_of_finding(finding: Finding) -> Failure:

@@ -67,11 +67,6 @@ class ArtifactWriter:
         """How many files it can write beside each other, each from one thread of the producer's."""
         return self._lanes.beside
 
-    @property
-    def total_bytes(self) -> int:
-        """Size of all payload files together."""
-        return sum(plan.size for plan in self._plans.values())
-
     def reserve(self) -> None:
         """Create every payload file with its full size, so that others who measure the store count it."""
         for plan in self._plans.values():

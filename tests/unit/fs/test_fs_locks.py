@@ -102,13 +102,6 @@ def test_an_existing_lock_is_opened_for_reading(lock: Path) -> None:
     assert not taken(lock)
 
 
-def test_a_lock_can_be_opened_for_writing(lock: Path) -> None:
-    held = acquire(lock, Mode.EXCLUSIVE, NOW, writable=True)
-    assert held is not None
-    assert fcntl.fcntl(held.fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDWR
-    held.release()
-
-
 def test_modes_exclude_as_they_should(lock: Path) -> None:
     with acquire(lock, Mode.SHARED, NOW) as held:  # type: ignore[union-attr]
         assert held.mode is Mode.SHARED

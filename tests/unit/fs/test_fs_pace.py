@@ -37,13 +37,6 @@ def test_idling_earns_little() -> None:
     assert 0.85 < pacer.delay(1000) <= 0.95
 
 
-def test_spending_sleeps() -> None:
-    pacer = Pacer(1000)
-    begun = time.monotonic()
-    pacer.spend(200)
-    assert 0.05 < time.monotonic() - begun < 1
-
-
 def test_a_watch_ends_for_any_of_its_reasons() -> None:
     stops = (threading.Event(), threading.Event())
     watch = Watch(None, Deadline.never(), stops)
