@@ -7,6 +7,7 @@ the error object and the words for it; only usage errors and signals pass throug
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import time
@@ -23,7 +24,7 @@ from hwctl.cli.output import Colors, Output, Piece, Whole
 from hwctl.cli.progress import Progress
 from hwctl.cli.signals import Interrupted
 from hwctl.cli.text import finding as finding_line
-from hwctl.errors import Damaged, HwctlError, Refused, Status, Usage, worst
+from hwctl.errors import Damaged, HwctlError, IoFailed, Refused, Status, Usage, worst
 from hwctl.stores.base import State
 
 if TYPE_CHECKING:
@@ -33,8 +34,8 @@ if TYPE_CHECKING:
 class Answer:
     """Results, totals, warnings and failures of one run.
 
-    ``reads_only`` decides what becomes of the status when stdout cannot be written: a verb that only reads
-    has then not delivered its answer; one that writes has done its work all the same (CLI-04).
+    ``reads_only`` decides what becomes of the status when nobody reads stdout: a verb that only reads has
+    then not delivered its answer; one that writes has done its work all the same (CLI-04).
     ``failure_exit`` is what the process exits with in place of any failure's own number: the command that
     ``exec`` becomes may use all the others.
     """
@@ -183,12 +184,18 @@ class Answer:
     @property
     def exit_status(self) -> int:
         """What the process exits with; complete only after the with-block."""
+        if self._lost() is not None:
+            return int(worst((self._status, Status.IO)))
+        left = self.reads_only and self.output.out.broken == exits.EPIPE
+        return exits.BROKEN_PIPE if left and self._number() == Status.OK else self._number()
+
+    def _lost(self) -> int | None:
+        """The errno for which an answer that somebody wants was not written: not that of a reader who left,
+        nor, where work was done, that of a stdout which was closed to begin with."""
         broken = self.output.out.broken
-        if broken is None or not self.reads_only or self._signum is not None:
-            return self._number()
-        if broken == exits.EPIPE:
-            return exits.BROKEN_PIPE if self._status is Status.OK else int(self._status)
-        return int(worst((self._status, Status.IO)))
+        if broken in (None, exits.EPIPE) or self._signum is not None or self.failure_exit is not None:
+            return None
+        return None if broken == errno.EBADF and not (self.reads_only or self.dry_run) else broken
 
     def _number(self) -> int:
         """The exit status as this run has it, whatever became of stdout."""
@@ -236,16 +243,21 @@ class Answer:
             for piece in pieces(self._envelope()):
                 output.out.raw(piece)
             output.out.raw(b"\n")
+            output.out.flush()
             if self._signum is not None:
                 output.err.raw(dumps(exits.signal_object(self._signum)))
-            elif self._status is not Status.OK:
+            elif self._status is not Status.OK or self._lost() is not None:
                 told = exits.error_object(self._worst_error(), debug=environment.debug())
-                output.err.raw(dumps(told | {"exit_status": self._number()}))
+                output.err.raw(dumps(told | {"exit_status": self.exit_status}))
         elif self._signum is not None:
             name = exits.signal_name(self._signum)
             output.err.line(f"hwctl {self.verb}: ended by {name}")
         elif self.verdict is not None and (not output.quiet or self._status is not Status.OK):
             output.out.line(self.verdict)
+        output.out.flush()
+        lost = self._lost()
+        if lost is not None and not output.json:
+            output.err.line(f"hwctl {self.verb}: {_undelivered(lost).message}")
         output.flush()
 
     def _envelope(self) -> dict[str, object]:
@@ -265,10 +277,17 @@ class Answer:
 
     def _worst_error(self) -> HwctlError:
         """The first of the most serious failures; a verdict that is no failure of the run gets one made."""
+        lost = self._lost()
+        if lost is not None and self._status < Status.IO:
+            return _undelivered(lost)
         for error in self.errors:
             if error.status is self._status:
                 return error
         return exits.Verdict(self._status, self.verdict or self._status.word)
+
+
+def _undelivered(code: int) -> HwctlError:
+    return IoFailed(f"stdout cannot be written: {os.strerror(code)}")
 
 
 def _read_line(stream: TextIO | None) -> str:

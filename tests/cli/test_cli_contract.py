@@ -235,14 +235,28 @@ def test_a_deleting_verb_finishes_whoever_reads(pages: Path) -> None:
 
 @pytest.mark.parametrize("how", [">&-", ">/dev/full"])
 def test_a_stdout_that_cannot_be_written(pages: Path, how: str) -> None:
+    """15; but where work was done, nobody wanted to read what a closed stdout would have said (CLI-04)."""
+
     def status(*words: str | Path) -> int:
         line = f"exec {subprocess.list2cmdline(run_hwctl.command(*words))} {how}"
-        return subprocess.run(["sh", "-c", line], env=run_hwctl.environment(), timeout=60).returncode
+        run = subprocess.run(
+            ["sh", "-c", line], env=run_hwctl.environment(), timeout=60, stderr=subprocess.PIPE, text=True
+        )
+        if run.returncode and words != ("--help",):
+            told = json.loads(run.stderr) if "--json" in words else {"exit_status": 15, "message": run.stderr}
+            assert told["exit_status"] == 15 and "stdout cannot be written: " in told["message"]
+        return run.returncode
 
     assert status("inspect", pages) == 15
     assert status("inspect", pages, "--json") == 15
     assert status("--help") == 15
-    assert status("evict", pages, "--all", "-y") == 0
+    assert status("evict", pages, "--all", "-n") == 15
+    for words in (
+        ["evict", pages, "--keep", "2"],
+        ["reclaim-stale", pages, "--json"],
+        ["evict", pages, "--all"],
+    ):
+        assert status(*words, "-y") == (0 if how == ">&-" else 15), words
     assert not list(pages.glob("*.locator.json"))
 
 
