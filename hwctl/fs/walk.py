@@ -91,9 +91,15 @@ def walk_stats(dir_fd: int, name: str) -> Iterator[os.stat_result]:
 
     What vanishes between listing and looking is passed over; other OSErrors are raised.
     """
+    return (st for _, _, st in walk_entries(dir_fd, name))
+
+
+def walk_entries(dir_fd: int, name: str) -> Iterator[tuple[int, str, os.stat_result]]:
+    """As ``walk_stats``, each with the folder that it lies in, open until the next one is asked for, and its
+    name there."""
     try:
         top = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
-        yield top
+        yield dir_fd, name, top
         if not stat.S_ISDIR(top.st_mode):
             return
         descent = Descent(dir_fd, name)
@@ -102,9 +108,10 @@ def walk_stats(dir_fd: int, name: str) -> Iterator[os.stat_result]:
     with descent:
         pending = [_look(descent.fd)]
         while True:
-            stats, folders = pending[-1]
-            yield from stats
-            stats.clear()
+            entries, folders = pending[-1]
+            for entry, st in entries:
+                yield descent.fd, entry, st
+            entries.clear()
             if folders:
                 with suppress(FileNotFoundError, NotADirectoryError):  # gone, or replaced, since the listing
                     descent.down(folders.pop())
@@ -116,9 +123,9 @@ def walk_stats(dir_fd: int, name: str) -> Iterator[os.stat_result]:
             descent.up()
 
 
-def _look(fd: int) -> tuple[list[os.stat_result], list[str]]:
-    """The stats of a folder's entries, and the names of those that are folders."""
-    stats: list[os.stat_result] = []
+def _look(fd: int) -> tuple[list[tuple[str, os.stat_result]], list[str]]:
+    """The names and stats of a folder's entries, and the names of those that are folders."""
+    found: list[tuple[str, os.stat_result]] = []
     folders: list[str] = []
     # A folder that was itself removed answers ENOENT when it is listed.
     with suppress(FileNotFoundError), os.scandir(fd) as entries:
@@ -127,10 +134,10 @@ def _look(fd: int) -> tuple[list[os.stat_result], list[str]]:
                 st = entry.stat(follow_symlinks=False)
             except FileNotFoundError:
                 continue
-            stats.append(st)
+            found.append((entry.name, st))
             if stat.S_ISDIR(st.st_mode):
                 folders.append(entry.name)
-    return stats, folders
+    return found, folders
 
 
 def inodes_below(path: Path) -> set[Inode]:
