@@ -21,6 +21,7 @@ from hwctl.fs.walk import Inode, inode_of
 from hwctl.stores.ktint8 import layout, note
 
 _SHARED = stat.S_IWOTH | stat.S_ISVTX
+_OPEN_TO_ALL = 0o1777
 
 
 def set_aside(base: Path, name: str, inode: Inode | None, reason: str) -> Path:
@@ -97,21 +98,23 @@ def _require_inode(dir_fd: int, name: str, inode: Inode | None) -> None:
 
 
 def _make_quarantine(base_fd: int) -> None:
-    """The quarantine folder, shared by all users of a base that all may write to, sticky as the base is.
+    """The quarantine folder. Where all may write to the base, as in /dev/shm, all may put their trees into
+    it: sticky like the base, so that an entry is moved and removed by its owner.
 
-    In such a base it may have been put there by anybody, and who owns it could take entries away: only
-    root's and the caller's own are used.
+    Whoever made it owns it and could rename it, as anybody could have made it first; what is in an entry
+    stays closed to them. A folder of another mode is not shared, and another user's is not used then.
     """
     shared = stat.S_IMODE(os.fstat(base_fd).st_mode) & _SHARED == _SHARED
     with suppress(FileExistsError):
         os.mkdir(layout.QUARANTINE, 0o700, dir_fd=base_fd)
-        if shared:
-            with opened_dir(layout.QUARANTINE, dir_fd=base_fd) as fd:
-                os.fchmod(fd, 0o1777)
     st = os.stat(layout.QUARANTINE, dir_fd=base_fd, follow_symlinks=False)
     if not stat.S_ISDIR(st.st_mode):
         raise Refused(f"{layout.QUARANTINE} is a {kind_of(st.st_mode)}, not a directory")
-    if st.st_uid not in (0, os.geteuid()):
+    mode = stat.S_IMODE(st.st_mode)
+    if shared and mode != _OPEN_TO_ALL and st.st_uid == os.geteuid():
+        with opened_dir(layout.QUARANTINE, dir_fd=base_fd) as fd:
+            os.fchmod(fd, _OPEN_TO_ALL)
+    elif st.st_uid != os.geteuid() and not (shared and mode == _OPEN_TO_ALL):
         raise Refused(
-            f"{layout.QUARANTINE} belongs to uid {st.st_uid}, who could take away what is put there"
+            f"{layout.QUARANTINE} belongs to uid {st.st_uid} and is not open to all users (mode {mode:04o})"
         )
