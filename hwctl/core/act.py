@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hwctl.core.other_users import as_owner, eyes_of_root
-from hwctl.core.plan import NOTHING, Action, Outcome, Result, Step, kept
+from hwctl.core.plan import NOTHING, Action, Outcome, Result, Step, kept, used
 from hwctl.errors import (
     Busy,
     Damaged,
@@ -55,6 +55,13 @@ MetBusy = Callable[[Step], str | None]
 def content(_step: Step, _now: Artifact) -> str | None:
     """An Again that asks nothing beyond what every step is asked."""
     return None
+
+
+def require_unused(step: Step, now: Artifact) -> None:
+    """Raise Busy when somebody uses the entry without a lease, and Refused when that cannot be seen."""
+    busy = used(now, step.store.users(now, certain=True))
+    if busy is not None:
+        raise busy
 
 
 def remove(step: Step, now: Artifact) -> Deed:
@@ -105,6 +112,9 @@ def _attempt(step: Step, act: Act, wait: Deadline, again: Again, met_busy: MetBu
         return gone(step)
     except (HwctlError, OSError) as exc:
         return _failed(step, exc)
+    if deed.removed.left is not None:
+        error = Refused(f"removed in part: {deed.removed.left}", path=step.artifact.path)
+        return Outcome(step, Result.FAILED, error.message, error.status, deed.removed, error=error)
     return Outcome(step, Result.DONE, step.reason, removed=deed.removed, moved_to=deed.moved_to)
 
 
@@ -161,7 +171,7 @@ def record(outcome: Outcome) -> dict[str, object]:
         "result": outcome.result.value,
         "reason": outcome.reason,
         "status": int(outcome.status),
-        "removed": [removed.files, removed.bytes_freed, removed.still_mapped, removed.size],
+        "removed": [removed.files, removed.bytes_freed, removed.still_mapped, removed.size, removed.left],
         "moved_to": None if outcome.moved_to is None else str(outcome.moved_to),
         "error": None if error is None else [int(error.status), error.message, error.path, error.retryable],
         "details": {} if error is None else error.details,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 
-from hwctl.core.act import carry_out, gone, record, recorded, remove
+from hwctl.core.act import carry_out, gone, record, recorded, remove, require_unused
 from hwctl.core.evict_plan import Plan, is_garbage
 from hwctl.core.freeable import freeable
 from hwctl.core.other_users import Record, as_owner
@@ -98,6 +98,10 @@ class Walk:
             # Others free and fill the same file system: what it says counts when it says more.
             free = max(ledger.free, space.room(self.plan.store.root).free_bytes)
             self.ledger = replace(ledger, free=free)
+        elif outcome.removed.files:
+            removed, ledger = outcome.removed, self.ledger
+            size, free = ledger.size - removed.size, ledger.free + removed.bytes_freed
+            self.ledger = replace(ledger, size=size, free=free)
 
 
 def evict(walk: Walk, wait: Deadline) -> Iterator[Outcome]:
@@ -150,4 +154,5 @@ def _again(step: Step, now: Artifact) -> str | None:
         return "it is no garbage any more"
     if (now.last_used or 0) > (step.artifact.last_used or 0):
         return "it was used since the plan was made"
-    return "; ".join(step.store.users(now)) or None
+    require_unused(step, now)
+    return None

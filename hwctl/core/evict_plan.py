@@ -105,8 +105,8 @@ def _step(
         return Step(target.store, artifact, Action.KEEP, reason, status=status)
     obstacle = target.store.removable(artifact)
     if obstacle is not None:
-        # What merely bears a name like ours is nobody's business; what is ours and damaged is a person's.
-        status = Status.REFUSED if artifact.state is State.DAMAGED else Status.OK
+        # What merely bears a name like ours is nobody's business; what is ours and cannot go is a person's.
+        status = Status.OK if artifact.state is State.INCOMPLETE else Status.REFUSED
         return Step(target.store, artifact, Action.KEEP, obstacle, status=status)
     status = Status.BUSY if due(artifact, limits, now) else Status.OK
     if filters.too_young(artifact, now):

@@ -164,7 +164,7 @@ def row_of(store: Store, artifact: Artifact) -> Row:
     if artifact.state not in _MAY_BE_STALE:
         return Row(artifact)
     try:
-        return Row(artifact, store.stale(artifact, StalePolicy()))
+        return Row(artifact, store.stale(artifact, StalePolicy(looking=True)))
     except HwctlError as exc:
         return Row(artifact, Staleness(Death.UNPROVEN, (exc.message,)))
 

@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hwctl.core.other_users import refusal
-from hwctl.errors import HwctlError, Status
-from hwctl.fs.lock_table import Mode, holder
+from hwctl.errors import Busy, HwctlError, Status
+from hwctl.fs.lock_table import Holder, Mode, holder
+from hwctl.fs.openfiles import User
 from hwctl.stores.base import Artifact, Removed, Store
 
 NOTHING = Removed()
@@ -62,8 +63,8 @@ class Step:
     """One entry, what is to happen to it, and why.
 
     ``status`` is what it means for the run when the entry is left as it is: OK in a sweep, BUSY or
-    REFUSED where the caller named it. ``in_use`` says who was using the entry when the plan was made, so
-    that the step will be passed over unless they let go.
+    REFUSED where the caller named it. ``in_use`` is what an attempt would have met when the plan was made,
+    with the holders, so that the step will be passed over unless they let go.
     """
 
     store: Store
@@ -72,7 +73,7 @@ class Step:
     reason: str
     evidence: tuple[str, ...] = ()
     status: Status = Status.OK
-    in_use: str | None = None
+    in_use: Busy | None = None
 
     @property
     def acts(self) -> bool:
@@ -99,7 +100,8 @@ class Outcome:
 
 def kept(step: Step) -> Outcome:
     """The outcome of a step that leaves its entry alone."""
-    return Outcome(step, Result.SKIPPED, step.in_use or step.reason, step.status)
+    reason = step.reason if step.in_use is None else step.in_use.message
+    return Outcome(step, Result.SKIPPED, reason, step.status, error=step.in_use)
 
 
 def foresee(step: Step) -> Outcome:
@@ -129,21 +131,36 @@ def leased(artifact: Artifact) -> bool:
     return artifact.leases.shared > 0 or artifact.leases.exclusive > 0
 
 
-def in_use(store: Store, artifact: Artifact) -> str | None:
+def in_use(store: Store, artifact: Artifact) -> Busy | None:
     """Who leases an entry, builds another in its place, or uses it without a lease; None when nobody is
     known to."""
     leases = artifact.leases
     if leased(artifact):
         mode = Mode.EXCLUSIVE if leases.exclusive else Mode.SHARED
-        return f"{'locked' if leases.exclusive else 'leased'} by {_described(leases.pids, mode)}"
+        found = _holders(leases.pids, mode)
+        return _busy(artifact, f"{'locked' if leases.exclusive else 'leased'} by {_described(found)}", found)
     builders = artifact.detail.get("building_pids")
     if isinstance(builders, list) and builders:
-        return f"its build lock is held by {_described(builders, Mode.EXCLUSIVE)}"
-    return "; ".join(store.users(artifact)) or None
+        found = _holders(builders, Mode.EXCLUSIVE)
+        return _busy(artifact, f"its build lock is held by {_described(found)}", found)
+    return used(artifact, store.users(artifact))
 
 
-def _described(pids: Sequence[int], mode: Mode) -> str:
-    return ", ".join(holder(pid, mode).describe() for pid in pids or (0,))
+def used(artifact: Artifact, users: Sequence[User]) -> Busy | None:
+    """The same for who uses an entry without a lease."""
+    return _busy(artifact, "; ".join(user.describe() for user in users), users) if users else None
+
+
+def _busy(artifact: Artifact, message: str, found: Sequence[Holder | User]) -> Busy:
+    return Busy(message, path=artifact.path, details={"holders": [one.as_dict() for one in found]})
+
+
+def _holders(pids: Sequence[int], mode: Mode) -> list[Holder]:
+    return [holder(pid, mode) for pid in pids or (0,)]
+
+
+def _described(found: Sequence[Holder]) -> str:
+    return ", ".join(one.describe() for one in found)
 
 
 def foreign(target: Target, artifact: Artifact, words: Sequence[str]) -> Step:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from hwctl.core.act import Deed, carry_out
+from hwctl.core.act import Deed, carry_out, require_unused
 from hwctl.core.plan import Action, Outcome, Result, Step, Target, foreign, in_use, may_act
 from hwctl.errors import Busy, Damaged, HwctlError, NotFound, Refused, Status
 from hwctl.fs.deadline import Deadline
@@ -45,7 +45,8 @@ def set_aside(step: Step, wait: Deadline) -> Outcome:
 
 def _unused(step: Step, now: Artifact) -> str | None:
     """kt-kernel's consumer takes no lease, and finds its files by their paths: it would lose them."""
-    return "; ".join(step.store.users(now)) or None
+    require_unused(step, now)
+    return None
 
 
 def _set_aside(step: Step, now: Artifact) -> Deed:

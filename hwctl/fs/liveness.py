@@ -22,6 +22,9 @@ _CAP_SYS_PTRACE = 19
 _NS_PER_S = 1_000_000_000
 
 
+UNSEEN = "a process that is not visible here"
+
+
 class Life(enum.Enum):
     ALIVE = "alive"
     DEAD = "dead"
@@ -60,6 +63,41 @@ class Process:
         if stat is None or namespace is None:
             raise FileNotFoundError(2, "/proc does not show the calling process", f"/proc/{pid}/stat")
         return cls(pid, stat.start_ticks, boot_id(), namespace)
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """What /proc tells about a process now, for people.
+
+    ``age_seconds`` is how long it has been running; ``pid_ns`` the inode of its pid namespace where that
+    differs from the caller's.
+    """
+
+    pid: int
+    uid: int | None
+    command: str | None
+    age_seconds: float | None
+    pid_ns: int | None
+
+    def describe(self) -> str:
+        """The process as a clause of a sentence."""
+        told = [f"uid {self.uid}", f"{self.command}"]
+        if self.age_seconds is not None:
+            told.append(f"running for {self.age_seconds:.0f} s")
+        if self.pid_ns is not None:
+            told.append(f"pid namespace {self.pid_ns}")
+        return f"pid {self.pid} ({', '.join(told)})"
+
+
+def sighting(pid: int) -> Sighting | None:
+    """None for a process that has ended."""
+    stat = proc_stat(pid)
+    if stat is None:
+        return None
+    age = max(0.0, (time.time_ns() - started_ns(stat)) / _NS_PER_S)
+    namespace = pid_namespace(pid)
+    elsewhere = None if namespace == pid_namespace() else namespace
+    return Sighting(pid, uid_of(pid), command_of(pid), age, elsewhere)
 
 
 @cache

@@ -9,27 +9,16 @@ from __future__ import annotations
 import enum
 import fcntl
 import os
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from hwctl.fs.liveness import (
-    command_of,
-    in_initial_pid_namespace,
-    pid_namespace,
-    proc_stat,
-    started_ns,
-    uid_of,
-)
+from hwctl.fs.liveness import UNSEEN, Sighting, in_initial_pid_namespace, sighting
 from hwctl.fs.mounts import plain_devices
 from hwctl.fs.walk import Inode
 
 _READINGS = 8
 """How often the kernel's table is read before what changes all the time is taken as it is."""
-
-
-UNSEEN = "a process that is not visible here"
 
 
 class Mode(enum.Enum):
@@ -62,12 +51,7 @@ class Holder:
             return UNSEEN
         if self.command is None:
             return f"a child of pid {self.pid}, which has ended"
-        told = [f"uid {self.uid}", self.command]
-        if self.age_seconds is not None:
-            told.append(f"running for {self.age_seconds:.0f} s")
-        if self.pid_ns is not None:
-            told.append(f"pid namespace {self.pid_ns}")
-        return f"pid {self.pid} ({', '.join(told)})"
+        return Sighting(self.pid, self.uid, self.command, self.age_seconds, self.pid_ns).describe()
 
     def as_dict(self) -> dict[str, object]:
         """JSON-ready, for the details of an error."""
@@ -168,10 +152,7 @@ def holder(pid: int, mode: Mode) -> Holder:
     """What /proc tells now about the process that took a lock; ``pid`` is 0 for one that is not visible."""
     if pid <= 0:
         return Holder(None, mode, None, None, None, None)
-    stat = proc_stat(pid)
-    if stat is None:
+    seen = sighting(pid)
+    if seen is None:
         return Holder(pid, mode, None, None, None, None)
-    age = max(0.0, (time.time_ns() - started_ns(stat)) / 1e9)
-    namespace = pid_namespace(pid)
-    elsewhere = None if namespace == pid_namespace() else namespace
-    return Holder(pid, mode, uid_of(pid), command_of(pid), age, elsewhere)
+    return Holder(pid, mode, seen.uid, seen.command, seen.age_seconds, seen.pid_ns)

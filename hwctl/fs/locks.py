@@ -16,8 +16,9 @@ from pathlib import Path
 
 from hwctl.errors import Busy, Refused, from_os_error
 from hwctl.fs.deadline import Deadline
+from hwctl.fs.liveness import UNSEEN
 from hwctl.fs.lock_file import open_lock_file, shown_path, still_named
-from hwctl.fs.lock_table import UNSEEN, LockTable, Mode, parse_locks
+from hwctl.fs.lock_table import LockTable, Mode, parse_locks
 from hwctl.fs.mounts import mount_of_fd
 from hwctl.fs.paths import DIRECTORY_FLAGS
 from hwctl.fs.walk import Inode, inode_of

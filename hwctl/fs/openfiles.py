@@ -14,14 +14,22 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hwctl.fs.liveness import command_of, uid_of
+from hwctl.fs.liveness import UNSEEN, Sighting, in_initial_pid_namespace, sighting
 from hwctl.fs.mounts import plain_devices
+from hwctl.fs.openers import opened
 from hwctl.fs.walk import Inode, inodes_below
 
 _Use = tuple[int, str]
 """(pid, how)."""
 
 _MAPPED = "mapped"
+_CWD = "cwd"
+
+_UNSEEN = 0
+"""The pid of a process that is not visible here, as the kernel's tables write it."""
+
+_FEW = 32
+"""So many files are asked for one by one in less time than a pass over a busy machine's /proc takes."""
 
 _RECENT_SECONDS = 1.0
 
@@ -31,12 +39,35 @@ _BROKEN_MOUNT = (errno.ENOTCONN, errno.ESTALE)
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """One process that uses one of the files asked for; ``how`` is "open", "mapped" or "cwd"."""
+    """One process that uses one of the files asked for; ``how`` is "open", "mapped" or "cwd".
 
-    pid: int
+    ``pid`` is None for one that is not visible here; one that has ended since has no uid and no command.
+    """
+
+    pid: int | None
     uid: int | None
     command: str
     how: str
+    age_seconds: float | None = None
+    pid_ns: int | None = None
+
+    def describe(self) -> str:
+        """The user and the use as a clause."""
+        who = UNSEEN
+        if self.pid is not None:
+            who = Sighting(self.pid, self.uid, self.command, self.age_seconds, self.pid_ns).describe()
+        return f"{who} works in it" if self.how == _CWD else f"{who} has a file of it {self.how}"
+
+    def as_dict(self) -> dict[str, object]:
+        """JSON-ready, for the details of an error."""
+        return {
+            "pid": self.pid,
+            "mode": self.how,
+            "uid": self.uid,
+            "command": self.command or None,
+            "age_seconds": None if self.age_seconds is None else round(self.age_seconds, 1),
+            "pid_ns": self.pid_ns,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +134,7 @@ class OpenFiles:
 
 class RecentOpenFiles:
     """One pass over /proc for many entries, made again when it is older than a second: a run over thousands
-    of entries cannot afford one for each."""
+    of entries cannot afford one for each. What is deleted is looked at anew, by ``forget`` and ``of``."""
 
     def __init__(self) -> None:
         self._seen: OpenFiles | None = None
@@ -111,8 +142,32 @@ class RecentOpenFiles:
 
     def __call__(self) -> OpenFiles:
         if self._seen is None or time.monotonic() - self._at > _RECENT_SECONDS:
-            self._seen, self._at = OpenFiles.read(), time.monotonic()
+            # As of its beginning: what a process opens behind it, it does not see.
+            self._at = time.monotonic()
+            self._seen = OpenFiles.read()
         return self._seen
+
+    def forget(self) -> None:
+        """A lock was taken: nothing that was seen before it says who came in between."""
+        self._seen = None
+
+    def of(self, dir_fd: int, *names: str) -> OpenFiles:
+        """What to measure the removal of these files and trees by, as of now.
+
+        A small one is asked for file by file, which takes no pass over /proc, as is every one where /proc
+        does not show all.
+        """
+        most = _FEW if in_initial_pid_namespace() else None
+        found: set[Inode] = set()
+        for name in names:
+            try:
+                answer = opened(dir_fd, name, most=most)
+            except OSError:  # a folder that its owner may not read, or another run is at work
+                answer = None
+            if answer is None:
+                return self()
+            found |= answer
+        return OpenFiles(dict.fromkeys(found, ((_UNSEEN, "open"),)))
 
 
 def users_of(inodes: Collection[Inode], under: Path | None = None) -> tuple[User, ...]:
@@ -124,8 +179,10 @@ def users_of(inodes: Collection[Inode], under: Path | None = None) -> tuple[User
 
 
 def _user(pid: int, how: str) -> User:
-    """Whose it is; one that has ended since the pass has neither uid nor command."""
-    return User(pid, uid_of(pid), command_of(pid) or "", how)
+    seen = sighting(pid)
+    if seen is None:
+        return User(pid or None, None, "", how)
+    return User(pid, seen.uid, seen.command or "", how, seen.age_seconds, seen.pid_ns)
 
 
 def _uses_of(process: Path) -> Iterator[tuple[Inode, str] | None]:
@@ -135,8 +192,8 @@ def _uses_of(process: Path) -> Iterator[tuple[Inode, str] | None]:
         numbers = [entry.name for entry in entries]
     for number in numbers:
         yield from _target(fds / number, "open")
-    yield from _target(process / "cwd", "cwd")
-    yield from _target(process / "root", "cwd")
+    yield from _target(process / "cwd", _CWD)
+    yield from _target(process / "root", _CWD)
     for inode in parse_maps((process / "maps").read_bytes()):
         yield inode, _MAPPED
 

@@ -27,13 +27,15 @@ class Removed:
 
     ``bytes_freed`` is st_blocks * 512 of every inode whose last link went, folders too, each once;
     ``still_mapped`` the part that is not free yet, since somebody has it open or mapped (EVI-03). It is
-    looked for only when the caller hands in an ``OpenFiles``.
+    looked for only when the caller hands in an ``OpenFiles``. ``left`` says what is in the way where it is
+    still there after all.
     """
 
     files: int = 0
     bytes_freed: int = 0
     still_mapped: int = 0
     size: int = 0
+    left: str | None = None
 
     def __add__(self, other: Removed) -> Removed:
         return Removed(
@@ -41,6 +43,7 @@ class Removed:
             self.bytes_freed + other.bytes_freed,
             self.still_mapped + other.still_mapped,
             self.size + other.size,
+            self.left or other.left,
         )
 
 

@@ -37,8 +37,7 @@ def disuse(
     seen = open_files()
     users = seen.users(inodes)
     if users:
-        user = users[0]
-        return Life.ALIVE, f"pid {user.pid} (uid {user.uid}, {user.command}) has a file of it {user.how}"
+        return Life.ALIVE, users[0].describe()
     # Pid 1 is the machine's init here, and may keep even root from looking.
     hidden = [pid for pid in seen.unreadable if pid != 1 and uid_of(pid) == owner_uid]
     if hidden:

@@ -18,6 +18,7 @@ from hwctl.errors import Finding
 from hwctl.fs.deadline import Deadline
 from hwctl.fs.lock_table import Entry, Mode
 from hwctl.fs.locks import Held
+from hwctl.fs.openfiles import User
 from hwctl.fs.remove import Removed as Removed
 
 Advance = Callable[[int], None]
@@ -175,13 +176,15 @@ class Death(enum.Enum):
 class StalePolicy:
     """What the caller allows reclaim-stale to count as dead.
 
-    ``older_than`` (ns) replaces a family's own grace times; None keeps them.
+    ``older_than`` (ns) replaces a family's own grace times; None keeps them. ``looking`` is for whoever only
+    shows the verdict: no lock is tried then, not even for a moment.
     """
 
     older_than: int | None = None
     leaseless: bool = False
     ready: bool = False
     other_users: bool = False
+    looking: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,8 +328,12 @@ class Store(Protocol):
         """Move a quarantined (or lift a merely denied) entry back; never over an existing one."""
         ...
 
-    def users(self, artifact: Artifact) -> tuple[str, ...]:
-        """Who uses an entry without a lease, one clause each, where a family's own programs take none."""
+    def users(self, artifact: Artifact, *, certain: bool = False) -> tuple[User, ...]:
+        """Who uses an entry without a lease, where a family's own programs take none.
+
+        ``certain`` is for whoever holds the exclusive lease and is about to act: what was seen before that
+        does not count, and where it cannot be seen at all that is Refused.
+        """
         ...
 
     def removable(self, artifact: Artifact) -> str | None:

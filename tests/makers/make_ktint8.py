@@ -133,6 +133,15 @@ def make_ready(
     return root
 
 
+def give_away(root: Path, uid: int) -> None:
+    """Make a tree another user's, by its documents, too."""
+    for document in (root / MANIFEST, root / LEASE):
+        if document.exists():
+            document.write_bytes(compact(json.loads(document.read_bytes()) | {"owner_uid": uid}))
+    for path in (root, *root.rglob("*")):
+        os.chown(path, uid, uid)
+
+
 def set_age(root: Path, seconds: float) -> None:
     """Let everything in the tree look as if nobody had written there for so long (mtime; ctime stays)."""
     if seconds:

@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from hwctl.errors import HwctlError
 from hwctl.fs.atomic import sync_dir
-from hwctl.fs.openfiles import OpenFiles
+from hwctl.fs.openfiles import RecentOpenFiles
 from hwctl.fs.remove import Removed, remove_tree, require_no_mounts, require_same_mount
 from hwctl.stores.hostweights import deny, moves
 from hwctl.stores.hostweights.layout import (
@@ -58,7 +58,7 @@ def finish_move(root: StoreRoot, name: str) -> None:
         moves.clear_marks(folder, name)
 
 
-def delete_tombstones(root: StoreRoot, key: str, open_files: OpenFiles | None = None) -> Removed:
+def delete_tombstones(root: StoreRoot, key: str, open_files: RecentOpenFiles | None = None) -> Removed:
     """Delete ``quarantine/<key>.cleanup.*`` for good."""
     with root.folder(QUARANTINE) as folder:
         names = [
@@ -86,7 +86,7 @@ def prepare_rebuild(root: StoreRoot, key: str) -> str | None:
     return name
 
 
-def clean_up(root: StoreRoot, key: str, open_files: OpenFiles | None = None) -> Removed:
+def clean_up(root: StoreRoot, key: str, open_files: RecentOpenFiles | None = None) -> Removed:
     """Remove the artifact of this key: out of sight first, then deleted, then its deny marker.
 
     Refused when something is mounted in it, and then it is as it was. Killed in between it leaves a
@@ -148,5 +148,9 @@ def _entries_of(folder: int, key: str) -> Iterator[str]:
     return (name for name in sorted(os.listdir(folder)) if name.startswith(prefix))
 
 
-def _remove_all(folder: int, names: list[str], open_files: OpenFiles | None) -> Removed:
-    return sum((remove_tree(folder, name, open_files=open_files) for name in names), Removed())
+def _remove_all(folder: int, names: list[str], open_files: RecentOpenFiles | None) -> Removed:
+    removed = Removed()
+    for name in names:
+        seen = None if open_files is None else open_files.of(folder, name)
+        removed += remove_tree(folder, name, open_files=seen)
+    return removed

@@ -34,13 +34,14 @@ def remove(root: StoreRoot, spot: Spot, artifact: Artifact, open_files: RecentOp
         raise Refused(f"not removed: {artifact.reason}", path=artifact.path)
     _require_same(artifact)
     if spot.place is Place.ARTIFACT and spot.key is not None:
-        return quarantine.clean_up(root, spot.key, open_files())
+        return quarantine.clean_up(root, spot.key, open_files)
     if spot.place is Place.DENY and spot.key is not None:
         return _remove_marker(root, spot.name)
     if spot.place is Place.ROOT:
         return _remove_document_temporary(root, spot.name)
     with root.folder(spot.place.value) as folder:
-        deleted = remove_tree(folder, spot.name, inode=artifact.inode, open_files=open_files())
+        seen = open_files.of(folder, spot.name)
+        deleted = remove_tree(folder, spot.name, inode=artifact.inode, open_files=seen)
         sync_dir(folder)
     if spot.place is Place.QUARANTINE:
         notes.remove_note(root, spot.name)

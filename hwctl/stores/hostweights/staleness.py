@@ -40,7 +40,7 @@ def judge(
     age = time.time_ns() - (artifact.last_used or 0)
     if policy.older_than is not None and age < policy.older_than:
         return Staleness(Death.NOT_STALE, (what, f"it changed {age // 10**9} s ago"))
-    life, evidence = _by_locks(root, _locks_of(spot))
+    life, evidence = _by_locks(root, _locks_of(spot), trying=not policy.looking)
     pid = artifact.detail.get("publisher_pid")
     lives = isinstance(pid, int) and proc_stat(pid) is not None
     if life is Life.UNKNOWN:
@@ -100,7 +100,7 @@ def _locks_of(spot: Spot) -> tuple[str, ...]:
     return (layout.artifact_lock(spot.key), layout.build_lock(spot.key))
 
 
-def _by_locks(root: StoreRoot, names: tuple[str, ...]) -> tuple[Life, tuple[str, ...]]:
+def _by_locks(root: StoreRoot, names: tuple[str, ...], *, trying: bool) -> tuple[Life, tuple[str, ...]]:
     """Whether anybody holds one of the locks; UNKNOWN where the file of the first is gone."""
     evidence: list[str] = []
     life = Life.DEAD
@@ -108,7 +108,7 @@ def _by_locks(root: StoreRoot, names: tuple[str, ...]) -> tuple[Life, tuple[str,
         # KEY.build.lock: whose it is says the entry that all this is about.
         called = f"its {name.split('.')[-2]} lock"
         try:
-            holder = held_by_other(root.path / LOCKS / name)
+            holder = held_by_other(root.path / LOCKS / name, trying=trying)
         except (FileNotFoundError, NotADirectoryError):
             if name == names[0]:
                 life = Life.UNKNOWN

@@ -15,7 +15,7 @@ from hwctl.errors import Finding, IoFailed, NotFound, Refused, Unsupported, from
 from hwctl.fs.deadline import Deadline
 from hwctl.fs.lock_table import Mode
 from hwctl.fs.locks import acquire
-from hwctl.fs.openfiles import RecentOpenFiles
+from hwctl.fs.openfiles import RecentOpenFiles, User
 from hwctl.fs.paths import opened_dir, read_document
 from hwctl.stores.base import (
     Artifact,
@@ -158,7 +158,9 @@ class HostWeightStore:
         if spot.key is None:
             return Lease()
         if mode is Mode.EXCLUSIVE:
-            return leases.exclusive(self._root, spot.key, deadline)
+            taken = leases.exclusive(self._root, spot.key, deadline)
+            self._open_files.forget()
+            return taken
         held = leases.shared(self._root, spot.key, deadline, create=create)
         if held is None:
             return Lease()
@@ -208,9 +210,9 @@ class HostWeightStore:
         with _told(artifact.path):
             return self._entry(removal.restore(self._root, self._spot(artifact), artifact))
 
-    def users(self, artifact: Artifact) -> tuple[str, ...]:
+    def users(self, artifact: Artifact, *, certain: bool = False) -> tuple[User, ...]:
         """Whoever uses an artifact leases it."""
-        del artifact
+        del artifact, certain
         return ()
 
     def removable(self, artifact: Artifact) -> str | None:
@@ -220,6 +222,7 @@ class HostWeightStore:
 
     def remove(self, artifact: Artifact) -> Removed:
         self._require_ours(artifact)
+        self._open_files.forget()
         with _told(artifact.path):
             return removal.remove(self._root, self._spot(artifact), artifact, self._open_files)
 

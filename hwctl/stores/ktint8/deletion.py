@@ -12,6 +12,7 @@ import os
 import stat
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import replace
 
 from hwctl.errors import NoRoom, Refused, from_os_error
 from hwctl.fs.atomic import replace_document
@@ -76,9 +77,9 @@ def remove_listed(
 
     Raises Refused when the manifest cannot be understood, since then nothing says what is ours; a root that
     is empty goes all the same. Where strangers' files lie, they stay with the manifest, whose layers are
-    then marked as being consumed.
+    then marked as being consumed, and the result says so.
     """
-    removal = Removal(open_files)
+    removal, left = Removal(open_files), None
     try:
         with opened_dir(name, dir_fd=base_fd) as root_fd:
             if inode is not None and inode_of(os.fstat(root_fd)) != inode:
@@ -87,12 +88,15 @@ def remove_listed(
             if os.listdir(root_fd):
                 require_no_mounts(root_fd, name)
                 _remove_content(root_fd, read_manifest(root_fd, ephemeral=ephemeral), name, removal)
-        _rmdir(base_fd, name, removal)
+            _rmdir(base_fd, name, removal)
+            # The manifest is the last to be named: it stays because of the others.
+            rest = sorted(os.listdir(root_fd), key=lambda entry: (entry.startswith("kt-"), entry))
+            left = f"{rest[0]} is not its own and was left in it" if rest else None
     except FileNotFoundError:
         pass  # somebody else has removed it meanwhile
     except OSError as exc:
         raise from_os_error(exc, f"cannot remove {name}", shown_path(name, base_fd)) from exc
-    return removal.result()
+    return replace(removal.result(), left=left)
 
 
 def _remove_content(root_fd: int, read: ReadManifest, name: str, removal: Removal) -> None:

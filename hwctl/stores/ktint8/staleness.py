@@ -13,13 +13,15 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
+from hwctl.errors import Refused
 from hwctl.fs.liveness import Life, in_initial_pid_namespace, uid_of
 from hwctl.fs.lock_holders import held_by_other
+from hwctl.fs.openers import opened
 from hwctl.fs.openfiles import OpenFiles, User
 from hwctl.fs.paths import opened_dir
 from hwctl.fs.walk import Inode, inode_of, walk_stats
 from hwctl.stores.base import Artifact, Death, Staleness, StalePolicy, State
-from hwctl.stores.ktint8 import layout
+from hwctl.stores.ktint8 import layout, stranger
 from hwctl.stores.ktint8.documents import read_lease, read_manifest
 from hwctl.stores.ktint8.producer import Producer, life_of
 from hwctl.stores.ktint8.roots import Kind
@@ -30,6 +32,9 @@ STAGING_GRACE_NS = 15 * 60 * _NS
 
 FINISHED_GRACE_NS = 60 * 60 * _NS
 """The same for ready and half-consumed trees: kt-kernel's consumer holds no lock and may be loading."""
+
+_FEW = 32
+"""Up to so many files the kernel is asked about first, which takes less time than a pass over /proc."""
 
 _FREE = "nobody holds the lock on its root"
 
@@ -43,10 +48,15 @@ def judge(artifact: Artifact, policy: StalePolicy, open_files: Callable[[], Open
         return Staleness(Death.NOT_STALE, (artifact.reason,) if artifact.reason else ())
     with opened_dir(artifact.path) as root_fd:
         kept_anyway = artifact.state is State.READY and not policy.ready
-        holder = None if kept_anyway else held_by_other(".", root_fd)
+        holder = None if kept_anyway else held_by_other(".", root_fd, trying=not policy.looking)
         if holder is not None:
             return Staleness(Death.LIVE, (f"its root is locked by {holder}",))
-        return judge(_Tree(artifact, root_fd, open_files), policy)
+        verdict = judge(_Tree(artifact, root_fd, open_files), policy)
+        if verdict.death is Death.PROVEN and artifact.state is not State.STAGING:
+            obstacle = stranger.obstacle(root_fd, read_manifest(root_fd, ephemeral=True))
+            if obstacle is not None:
+                return Staleness(Death.UNPROVEN, (obstacle, *verdict.evidence))
+        return verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +110,8 @@ def _ready(tree: _Tree, policy: StalePolicy) -> Staleness:
     if manifest is None or not manifest.producer_pid:
         return Staleness(Death.UNPROVEN, ("its manifest does not say who made it",))
     life, evidence = life_of(Producer(manifest.producer_pid, read.written_ns, manifest.producer))
-    if life is Life.ALIVE:
-        return Staleness(Death.LIVE, (evidence,))
+    if life is not Life.DEAD:
+        return Staleness(Death.LIVE if life is Life.ALIVE else Death.UNPROVEN, (evidence,))
     grace = FINISHED_GRACE_NS if policy.older_than is None else policy.older_than
     return _unused(tree, grace, (evidence,))
 
@@ -111,52 +121,84 @@ def _unused(tree: _Tree, grace_ns: int, evidence: tuple[str, ...]) -> Staleness:
     if not in_initial_pid_namespace():
         why = "only the initial pid namespace shows every process that may use it"
         return Staleness(Death.UNPROVEN, (*evidence, why))
-    inodes, newest_ns = _facts(tree.root_fd)
-    age_ns = time.time_ns() - newest_ns
+    inodes, age_ns = _facts(tree.root_fd, grace_ns)
     if age_ns < grace_ns:
         why = f"something in it changed {age_ns // _NS} s ago, less than {grace_ns / _NS:g} s"
         return Staleness(Death.LIVE, (why, *evidence))
     seen = tree.open_files()
     users = seen.users(inodes)
     if users:
-        return Staleness(Death.LIVE, (_uses(users[0]), *evidence))
-    # Processes of other users are no doubt: kt-kernel and hwctl refuse a tree that is not their own. Nor is
-    # pid 1, which here is the machine's init and may keep even root from looking.
-    hidden = [pid for pid in seen.unreadable if pid != 1 and uid_of(pid) == tree.artifact.owner_uid]
-    if hidden:
-        why = f"pid {hidden[0]} of its owner cannot be looked into"
-        return Staleness(Death.UNPROVEN, (*evidence, why))
+        return Staleness(Death.LIVE, (users[0].describe(), *evidence))
+    hidden = _hidden(seen, tree.artifact)
+    if hidden is not None:
+        return Staleness(Death.UNPROVEN, (*evidence, f"pid {hidden} of its owner cannot be looked into"))
     return Staleness(
         Death.PROVEN,
         (*evidence, _FREE, "no process of its owner uses it", f"nothing changed for {age_ns / _NS:.1f} s"),
     )
 
 
-def users(artifact: Artifact, open_files: Callable[[], OpenFiles]) -> tuple[str, ...]:
-    """Who has weights of a finished tree open or mapped, one clause each. Raises OSError.
+def _hidden(seen: OpenFiles, artifact: Artifact) -> int | None:
+    """A process that may use the tree and could not be looked into.
+
+    Processes of other users are no doubt: kt-kernel and hwctl refuse a tree that is not their own. Nor is
+    pid 1, which here is the machine's init and may keep even root from looking.
+    """
+    hidden = (pid for pid in seen.unreadable if pid != 1 and uid_of(pid) == artifact.owner_uid)
+    return next(hidden, None)
+
+
+def users(
+    artifact: Artifact, open_files: Callable[[], OpenFiles], *, certain: bool = False
+) -> tuple[User, ...]:
+    """Who has weights of a finished tree open or mapped, as far as /proc shows it. Raises OSError.
 
     Its folders and its manifest do not count: whoever lists a base, or waits for a lock, has them open.
+    ``certain`` asks the kernel as well, file by file, and raises Refused where neither can tell.
     """
+    spared = (layout.EPHEMERAL_MANIFEST, layout.PERSISTENT_MANIFEST)
     try:
         with opened_dir(artifact.path) as root_fd:
+            told = opened(root_fd, ".", sparing=spared, most=_FEW) if certain else None
+            if told is not None and not told:
+                return ()
             inodes = {inode_of(st) for st in walk_stats(root_fd, ".") if stat.S_ISREG(st.st_mode)}
-            for name in (layout.EPHEMERAL_MANIFEST, layout.PERSISTENT_MANIFEST):
+            for name in spared:
                 with suppress(FileNotFoundError):
                     inodes.discard(inode_of(os.stat(name, dir_fd=root_fd, follow_symlinks=False)))
+            seen = open_files()
+            found = seen.users(inodes)
+            blind = None if found or not certain else _blind(seen, artifact)
+            if blind is None:
+                return found
+            told = opened(root_fd, ".", sparing=spared)
     except FileNotFoundError:
         return ()
-    return tuple(_uses(user) for user in open_files().users(inodes))
+    if told is None:
+        raise Refused(f"cannot be seen whether {blind}; nothing was changed", path=artifact.path)
+    return (User(None, None, "", "open"),) if told else ()
 
 
-def _uses(user: User) -> str:
-    return f"pid {user.pid} (uid {user.uid}, {user.command}) has a file of it {user.how}"
+def _blind(seen: OpenFiles, artifact: Artifact) -> str | None:
+    """What use of the tree a pass over /proc does not show, and who would see it; None when it shows all."""
+    if not in_initial_pid_namespace():
+        where = "run hwctl on the host, or in a pod with hostPID: true"
+        return f"a process outside this pid namespace uses it ({where})"
+    hidden = _hidden(seen, artifact)
+    return None if hidden is None else f"pid {hidden} of its owner uses it (run hwctl as root)"
 
 
-def _facts(root_fd: int) -> tuple[set[Inode], int]:
-    """The inodes of a tree and its newest change, in one walk."""
+def _facts(root_fd: int, grace_ns: int) -> tuple[set[Inode], int]:
+    """The inodes of a tree and how long nothing in it has changed, in one walk.
+
+    A stamp from further ahead than the grace time cannot be true and says nothing; a clock that was set back
+    a little makes a change look as if it were yet to come, and that counts as now.
+    """
     inodes: set[Inode] = set()
-    newest = 0
+    newest, latest = 0, time.time_ns() + grace_ns
     for st in walk_stats(root_fd, "."):
         inodes.add(inode_of(st))
-        newest = max(newest, st.st_mtime_ns, st.st_ctime_ns)
-    return inodes, newest
+        for stamp in (st.st_mtime_ns, st.st_ctime_ns):
+            if newest < stamp <= latest:
+                newest = stamp
+    return inodes, max(0, time.time_ns() - newest)

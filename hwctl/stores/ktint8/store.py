@@ -15,7 +15,7 @@ from hwctl.errors import Finding, IoFailed, NotFound, Refused, from_os_error
 from hwctl.fs.deadline import Deadline
 from hwctl.fs.lock_table import Mode
 from hwctl.fs.locks import acquire_dir
-from hwctl.fs.openfiles import OpenFiles, RecentOpenFiles
+from hwctl.fs.openfiles import OpenFiles, RecentOpenFiles, User
 from hwctl.fs.paths import opened_dir, read_document
 from hwctl.fs.remove import remove_tree
 from hwctl.stores.base import (
@@ -30,8 +30,9 @@ from hwctl.stores.base import (
     StalePolicy,
     State,
 )
-from hwctl.stores.ktint8 import aside, checks, json_text, layout, staleness
+from hwctl.stores.ktint8 import aside, checks, json_text, layout, staleness, stranger
 from hwctl.stores.ktint8.deletion import remove_listed
+from hwctl.stores.ktint8.documents import read_manifest
 from hwctl.stores.ktint8.locating import located
 from hwctl.stores.ktint8.roots import Kind
 from hwctl.stores.ktint8.survey import Survey
@@ -127,6 +128,8 @@ class KtInt8Store:
         if artifact.inode is not None and held.inode != artifact.inode:
             held.release()
             raise NotFound("is gone: something else stands there now", path=artifact.path)
+        if mode is Mode.EXCLUSIVE:
+            self._open_files.forget()
         return Lease((held,))
 
     def stale(self, artifact: Artifact, policy: StalePolicy) -> Staleness:
@@ -149,13 +152,16 @@ class KtInt8Store:
     def restore(self, artifact: Artifact) -> Artifact:
         return self._entry(aside.restore(self._root, artifact.path.name, artifact.inode))
 
-    def users(self, artifact: Artifact) -> tuple[str, ...]:
+    def users(self, artifact: Artifact, *, certain: bool = False) -> tuple[User, ...]:
         """kt-kernel's consumer holds no lock; the files it has open or mapped give it away."""
         with _told(artifact.path):
-            return staleness.users(artifact, self._open_files)
+            return staleness.users(artifact, self._open_files, certain=certain)
 
     def removable(self, artifact: Artifact) -> str | None:
-        """A finished tree without a sound manifest may be anybody's."""
+        """A finished tree without a sound manifest may be anybody's, and so is what no manifest lists."""
+        if artifact.state in (State.READY, State.CONSUMING):
+            with _told(artifact.path):
+                return _stranger(artifact)
         if artifact.state not in (State.DAMAGED, State.INCOMPLETE):
             return None
         return f"only what a sound manifest lists is deleted ({artifact.reason}); quarantine moves it whole"
@@ -165,14 +171,18 @@ class KtInt8Store:
         if artifact.state is State.FOREIGN:
             raise Refused(f"not removed: {artifact.reason}", path=artifact.path)
         with _told(artifact.path), opened_dir(artifact.path.parent) as parent_fd:
-            name, seen = artifact.path.name, self._open_files()
+            _require_writable(parent_fd, artifact)
+            name, seen = artifact.path.name, self._open_files.of(parent_fd, artifact.path.name)
             if artifact.state is State.STAGING:
                 return _removed_whole(parent_fd, name, artifact, seen)
             if artifact.state is State.QUARANTINED:
                 removed = _removed_whole(parent_fd, name, artifact, seen)
                 aside.drop_empty_quarantine(self._root)
                 return removed
-            ephemeral = artifact.detail.get("kind") != Kind.PERSISTENT
+            obstacle = _stranger(artifact)
+            if obstacle is not None:
+                raise Refused(f"not removed: {obstacle}", path=artifact.path)
+            ephemeral = _is_ephemeral(artifact)
             return remove_listed(parent_fd, name, artifact.inode, ephemeral=ephemeral, open_files=seen)
 
     @contextmanager
@@ -191,6 +201,29 @@ class KtInt8Store:
         if artifact is None:
             raise NotFound("vanished while it was moved", path=path)
         return artifact
+
+
+def _is_ephemeral(artifact: Artifact) -> bool:
+    return artifact.detail.get("kind") != Kind.PERSISTENT
+
+
+def _stranger(artifact: Artifact) -> str | None:
+    try:
+        with opened_dir(artifact.path) as root_fd:
+            return stranger.obstacle(root_fd, read_manifest(root_fd, ephemeral=_is_ephemeral(artifact)))
+    except FileNotFoundError:
+        return None  # somebody else is removing it
+
+
+def _require_writable(parent_fd: int, artifact: Artifact) -> None:
+    """The last step takes a name out of the folder above. Where that is not allowed, all that the others
+    achieve is a tree that nobody can judge any more."""
+    if not os.access(".", os.W_OK | os.X_OK, dir_fd=parent_fd, effective_ids=True):
+        raise Refused(
+            f"not removed: uid {os.geteuid()} may not take anything out of {artifact.path.parent}, so that an"
+            " empty folder would be left that nobody can judge any more",
+            path=artifact.path,
+        )
 
 
 def _removed_whole(parent_fd: int, name: str, artifact: Artifact, seen: OpenFiles) -> Removed:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from hwctl.errors import Refused
 from hwctl.fs.atomic import sync_dir
-from hwctl.fs.openfiles import OpenFiles
+from hwctl.fs.openfiles import RecentOpenFiles
 from hwctl.fs.paths import opened_dir
 from hwctl.fs.remove import Removed, remove_file, remove_tree, require_none_mounted
 from hwctl.stores.base import Artifact, State
@@ -18,23 +18,24 @@ from hwctl.stores.pageweights import layout
 from hwctl.stores.pageweights.layout import parse_name
 
 
-def remove_page(dir_fd: int, prefix: str, key: str, open_files: OpenFiles | None = None) -> Removed:
+def remove_page(dir_fd: int, prefix: str, key: str, open_files: RecentOpenFiles | None = None) -> Removed:
     """Delete locator, receipt and artifact of a page; what has gone already is success."""
     return remove_names(dir_fd, (layout.locator_name(prefix), *_pair(prefix, key)), open_files)
 
 
-def remove_names(dir_fd: int, names: Iterable[str], open_files: OpenFiles | None = None) -> Removed:
+def remove_names(dir_fd: int, names: Iterable[str], open_files: RecentOpenFiles | None = None) -> Removed:
     """Delete names in this order and make it durable; Refused, with nothing deleted, when one is mounted."""
     names = tuple(names)
     require_none_mounted(dir_fd, names)
     total = Removed()
     for name in names:
-        total += remove_file(dir_fd, name, open_files=open_files)
+        seen = None if open_files is None else open_files.of(dir_fd, name)
+        total += remove_file(dir_fd, name, open_files=seen)
     sync_dir(dir_fd)
     return total
 
 
-def remove_entry(root_fd: int, artifact: Artifact, open_files: OpenFiles) -> Removed:
+def remove_entry(root_fd: int, artifact: Artifact, open_files: RecentOpenFiles) -> Removed:
     """Delete what an entry of the root or of its quarantine consists of.
 
     Raises Refused for strangers, and for a page whose locator is bad: nobody can say which files it means,
@@ -54,10 +55,11 @@ def remove_entry(root_fd: int, artifact: Artifact, open_files: OpenFiles) -> Rem
     return remove_page(root_fd, name.prefix, key, open_files)
 
 
-def _remove_quarantined(root_fd: int, artifact: Artifact, open_files: OpenFiles) -> Removed:
+def _remove_quarantined(root_fd: int, artifact: Artifact, open_files: RecentOpenFiles) -> Removed:
     try:
         with opened_dir(layout.QUARANTINE, dir_fd=root_fd) as fd:
-            deleted = remove_tree(fd, artifact.path.name, inode=artifact.inode, open_files=open_files)
+            seen = open_files.of(fd, artifact.path.name)
+            deleted = remove_tree(fd, artifact.path.name, inode=artifact.inode, open_files=seen)
             sync_dir(fd)
     except FileNotFoundError:
         return Removed()

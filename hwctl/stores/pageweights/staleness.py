@@ -51,7 +51,7 @@ def judge(
         return _judge_library(root, artifact, policy)
     lock = layout.lock_name(prefix)
     try:
-        holder = held_by_other(lock, root.fd)
+        holder = held_by_other(lock, root.fd, trying=not policy.looking)
     except FileNotFoundError:
         life, clause = _without_lock(root, artifact, policy, open_files)
         evidence = ("its page has no lock file, which tells nothing", clause)

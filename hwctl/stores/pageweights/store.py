@@ -15,7 +15,7 @@ from hwctl.errors import Finding, NotFound, Refused, from_os_error
 from hwctl.fs.deadline import Deadline
 from hwctl.fs.lock_table import LockTable, Mode
 from hwctl.fs.locks import Held
-from hwctl.fs.openfiles import RecentOpenFiles
+from hwctl.fs.openfiles import RecentOpenFiles, User
 from hwctl.fs.pagecache import Ways
 from hwctl.fs.paths import read_document
 from hwctl.stores.base import (
@@ -164,10 +164,13 @@ class PageStore:
                 held = self._shared(root.place, prefix, deadline, create=create)
                 return Lease() if held is None else Lease((held,))
             if self._sweeping:
-                return Lease((try_page(root.place, prefix),))
-            if name.kind in (Kind.LOCATOR, Kind.RECEIPT, Kind.ARTIFACT):
-                return lock_to_unlist(root.place, prefix, deadline)
-            return Lease((lock_page(root.place, prefix, deadline),))
+                taken = Lease((try_page(root.place, prefix),))
+            elif name.kind in (Kind.LOCATOR, Kind.RECEIPT, Kind.ARTIFACT):
+                taken = lock_to_unlist(root.place, prefix, deadline)
+            else:
+                taken = Lease((lock_page(root.place, prefix, deadline),))
+        self._open_files.forget()
+        return taken
 
     @staticmethod
     def _shared(place: Place, prefix: str, deadline: Deadline, *, create: bool) -> Held | None:
@@ -209,9 +212,9 @@ class PageStore:
             raise NotFound("was removed as soon as it was restored", path=artifact.path)
         return page
 
-    def users(self, artifact: Artifact) -> tuple[str, ...]:
+    def users(self, artifact: Artifact, *, certain: bool = False) -> tuple[User, ...]:
         """Whoever uses a page locks it, and keeps copies afterwards."""
-        del artifact
+        del artifact, certain
         return ()
 
     def removable(self, artifact: Artifact) -> str | None:
@@ -222,9 +225,10 @@ class PageStore:
 
     def remove(self, artifact: Artifact) -> Removed:
         """Raises Refused for a bad locator, which may mean anybody's files: quarantine it instead."""
+        self._open_files.forget()
         with roots.writable(self._root) as root:
             try:
-                return remove_entry(root.fd, artifact, self._open_files())
+                return remove_entry(root.fd, artifact, self._open_files)
             except OSError as exc:
                 raise from_os_error(exc, "cannot remove it", artifact.path) from exc
 

@@ -165,7 +165,8 @@ def test_a_process_that_uses_it(base: Path, how: str) -> None:
         verdict = judge(root)
         assert verdict.death is Death.LIVE
         assert f"pid {process.pid}" in verdict.evidence[0]
-        assert how in verdict.evidence[0]
+        assert ("works in it" if how == "cwd" else how) in verdict.evidence[0]
+        assert "running for" in verdict.evidence[0]
     finally:
         process.kill()
         process.communicate()

@@ -17,8 +17,10 @@ import pytest
 from hwctl.errors import NoRoom, NotFound, Refused
 from hwctl.fs.deadline import Deadline
 from hwctl.fs.lock_table import Mode
+from hwctl.fs.paths import opened_dir
 from hwctl.stores.base import Artifact, Family, StalePolicy, State
 from hwctl.stores.ktint8 import aside, layout, note, roots
+from hwctl.stores.ktint8.deletion import remove_listed
 from hwctl.stores.ktint8.locating import recognise
 from hwctl.stores.ktint8.store import KtInt8Store, open_store
 
@@ -180,18 +182,35 @@ def test_remove_ready_takes_what_the_manifest_lists(base: Path) -> None:
     assert store.remove(artifact).files == 0
 
 
-def test_remove_ready_leaves_strangers(base: Path) -> None:
+@pytest.mark.parametrize("stray", ["mine", "_layer_3/mine", "_layer_3/_numa_0/mine", "_layer_9/"])
+@pytest.mark.parametrize("kind", ["ready", "persistent"])
+def test_a_tree_with_a_stranger_in_it_stays_as_it_is(base: Path, kind: str, stray: str) -> None:
+    root = getattr(ktroot, kind)(base)
+    path = root / stray
+    path.mkdir() if stray.endswith("/") else path.write_text("mine")
+    store, artifact = the(base, root.name)
+    before = sorted(root.rglob("*"))
+    assert stray.rstrip("/") in (store.removable(artifact) or "")
+    with pytest.raises(Refused, match="does not belong here"):
+        store.remove(artifact)
+    assert sorted(root.rglob("*")) == before
+    assert the(base, root.name)[1].state is artifact.state
+    path.rmdir() if stray.endswith("/") else path.unlink()
+    assert store.removable(artifact) is None
+    store.remove(artifact)
+    assert not root.exists()
+
+
+def test_a_stranger_that_comes_too_late_is_told_of(base: Path) -> None:
     root = ktroot.ready(base)
     (root / "_layer_3/_numa_0/mine").write_text("mine")
-    (root / "_layer_4/_numa_1").chmod(0o700)
-    store, artifact = the(base, root.name)
-    removed = store.remove(artifact)
+    with opened_dir(base) as base_fd:
+        removed = remove_listed(base_fd, root.name, None, ephemeral=True)
     assert removed.files == 48
+    assert removed.size > 0
+    assert removed.left == "_layer_3 is not its own and was left in it"
     assert (root / "_layer_3/_numa_0/mine").read_text() == "mine"
     assert the(base, root.name)[1].state is State.CONSUMING
-    (root / "_layer_3/_numa_0/mine").unlink()
-    store.remove(the(base, root.name)[1])
-    assert not root.exists()
 
 
 def test_remove_needs_a_manifest_that_can_be_read(base: Path) -> None:
