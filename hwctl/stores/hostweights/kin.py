@@ -1,4 +1,4 @@
-"""Artifacts of the same model under another identity: what somebody who misses one may have meant (LEA-05)."""
+"""Artifacts of the same model under another identity: what who misses one may have meant (LEA-05)."""
 
 from __future__ import annotations
 
