@@ -18,6 +18,7 @@ from hwctl.stores.pageweights.layout import DEFAULT_ROOT
 
 if TYPE_CHECKING:
     from hwctl.core.publish_pageweights import FromSource, PublishResult
+    from hwctl.stores.pageweights.eviction import Eviction
 
 EXAMPLES = """
 Examples:
@@ -112,9 +113,9 @@ _Budget = Annotated[
         metavar="SIZE",
         parser=units.size,
         show_default=False,
-        help="Evict least recently used pages afterwards until all artifacts together fit; without it nothing"
-        " is evicted. The cache's own program allows itself a 16th of memory or a quarter of the file"
-        " system, whichever is less.",
+        help="Evict afterwards what no locator names, and then the least recently used other pages, until"
+        " all artifacts together fit; without it nothing is evicted. The cache's own program allows itself a"
+        " 16th of memory or a quarter of the file system, whichever is less.",
     ),
 ]
 
@@ -145,7 +146,8 @@ def publish_pageweights(
     The page is checked while it is written, and hashed on the way; what the cache's own program could not
     load is refused before the first byte. A page that is there already is success; one that another process
     is building is waited for (--wait, 10min unless given) and joined. Under the same authority other content
-    is refused, and a damaged page stays until it is quarantined.
+    is refused, and a damaged page stays until it is quarantined. A dry run tells what would go for the
+    budget; it does not read the weights that are offered, so a NaN among them shows when they are published.
     """
     if family not in (None, Family.PAGEWEIGHTS):
         raise Usage("publish pageweights is of the family pageweights only")
@@ -197,6 +199,7 @@ def _tell(answer: Answer, result: PublishResult) -> None:
             "artifact_sha256": result.artifact_sha256,
             "manifest_sha256": result.manifest_sha256,
             "evicted": list(evicted),
+            "reclaimed": list(() if result.eviction is None else result.eviction.reclaimed),
             "findings": [],
         }
     )
@@ -206,16 +209,32 @@ def _tell(answer: Answer, result: PublishResult) -> None:
     if result.replaced:
         became = "is in its place and will go" if answer.dry_run else "was in its place and is gone"
         answer.warn(f"the rest of an incomplete page {became}")
-    if result.eviction_busy is not None:
-        answer.warn(f"nothing was evicted here: {result.eviction_busy}")
+    if result.not_evicted is not None:
+        lead = "it cannot be told what would go" if answer.dry_run else "the page stands; nothing was evicted"
+        answer.warn(f"{lead}: {result.not_evicted}")
     if result.eviction is not None:
-        eviction = result.eviction
+        _tell_eviction(answer, result.eviction)
+
+
+def _tell_eviction(answer: Answer, eviction: Eviction) -> None:
+    """What went for the budget; a dry run names each page, since nothing is deleted without a plan."""
+    if answer.dry_run:
+        for key in eviction.reclaimed:
+            answer.note(f"will go: {key}, which no locator names")
+        for prefix in eviction.evicted:
+            answer.note(f"will be evicted: page {prefix}")
+    else:
         answer.totals["bytes_freed"] = eviction.removed.bytes_freed
-        if evicted:
-            freed = text.size(eviction.removed.bytes_freed)
-            answer.note(f"evicted {text.number(len(evicted), 'page')}, {freed} freed")
-        for passed in eviction.passed:
-            answer.warn(f"page {passed.prefix} was not evicted: {passed.reason}")
-        if not eviction.reached:
-            over = text.size(eviction.remaining - eviction.budget)
-            answer.warn(f"the cache is still {over} over its budget")
+        words = []
+        if eviction.reclaimed:
+            words.append(f"reclaimed {text.number(len(eviction.reclaimed), 'orphan')}")
+        if eviction.evicted:
+            words.append(f"evicted {text.number(len(eviction.evicted), 'page')}")
+        if words:
+            answer.note(f"{', '.join(words)}, {text.size(eviction.removed.bytes_freed)} freed")
+    tense = "will not be" if answer.dry_run else "was not"
+    for passed in eviction.passed:
+        answer.warn(f"page {passed.prefix} {tense} evicted: {passed.reason}")
+    if not eviction.reached:
+        over = text.size(eviction.remaining - eviction.budget)
+        answer.warn(f"the cache {'would be' if answer.dry_run else 'is'} still {over} over its budget")

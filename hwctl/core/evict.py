@@ -94,14 +94,21 @@ class Walk:
         if outcome.result is Result.PLANNED:
             self.ledger = self.ledger.without(artifact, self._frees(artifact))
         elif outcome.result is Result.DONE or outcome.gone:
-            ledger = self.ledger.without(artifact, outcome.removed.bytes_freed)
-            # Others free and fill the same file system: what it says counts when it says more.
-            free = max(ledger.free, space.room(self.plan.store.root).free_bytes)
-            self.ledger = replace(ledger, free=free)
+            self.ledger = self.ledger.without(artifact, outcome.removed.bytes_freed)
+            if self.plan.limits.min_free is not None:
+                self.measure()
         elif outcome.removed.files:
             removed, ledger = outcome.removed, self.ledger
             size, free = ledger.size - removed.size, ledger.free + removed.bytes_freed
             self.ledger = replace(ledger, size=size, free=free)
+
+    def measure(self) -> None:
+        """Look at the room. Others free and fill the same file system: what it says counts when it says more.
+
+        Between two steps only where room is wanted: it takes longer than the removal of a page.
+        """
+        free = max(self.ledger.free, space.room(self.plan.store.root).free_bytes)
+        self.ledger = replace(self.ledger, free=free)
 
 
 def evict(walk: Walk, wait: Deadline) -> Iterator[Outcome]:
@@ -118,6 +125,8 @@ def evict(walk: Walk, wait: Deadline) -> Iterator[Outcome]:
     with store.sweep(wait) if acting else nullcontext():
         yield from walk.vanished()
         yield from walk.steps(lambda step: evict_one(step, wait))
+    if acting:
+        walk.measure()
 
 
 def _as_owner(walk: Walk, uid: int, wait: Deadline) -> Iterator[Outcome]:

@@ -45,7 +45,7 @@ def plan(
     garbage = _garbage(store, entries, filters) if limits.targets and not filters.quarantined else []
     steps = [
         _step(target, artifact, limits, filters, now, words, other_users)
-        for artifact in garbage + oldest_first(taken + _unseen(entries, filters), now)
+        for artifact in garbage + oldest_first(taken + _unseen(entries, filters))
     ]
     room = space.room(store.root)
     size = sum(artifact.bytes for artifact in taken) if filters.quarantined else store.size()

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hwctl.core.verify import CHECKED_STATES, Subject
-from hwctl.errors import Damaged, Finding, NotFound, Usage, from_os_error
+from hwctl.errors import Damaged, Finding, NotFound, Refused, Usage, from_os_error
 from hwctl.fs.digest import sha256_fd
-from hwctl.fs.paths import kind_of, open_regular, read_document, real
+from hwctl.fs.paths import NotRegular, kind_of, open_regular, read_document, real
 from hwctl.stores.base import Advance, Family, Match, Store, silent
 from hwctl.stores.hostweights.identity import Identity
 from hwctl.stores.hostweights.identity_document import read_identity
@@ -48,7 +48,9 @@ def read_authority_file(path: Path) -> Authority:
 
 def _read(path: Path) -> bytes:
     try:
-        return read_document(path, limit=_FILE_LIMIT).data
+        return read_document(real(path), limit=_FILE_LIMIT).data
+    except NotRegular as exc:
+        raise Usage(f"{path} is a {exc.kind}, not a regular file", path=path) from exc
     except OSError as exc:
         raise Usage(f"cannot read {path}: {exc.strerror or exc}", path=path) from exc
 
@@ -66,15 +68,22 @@ def of_identity(match: Match, store: Store, identity: Identity) -> Subject:
 
 
 def of_authority(match: Match, store: Store, authority: Authority) -> Subject:
-    """The page of an authority in the cache that ``match`` is."""
-    _require_root(match, Family.PAGEWEIGHTS, "--authority")
+    """The page of an authority in the cache that ``match`` is, or the page that it is, which must be of that
+    authority."""
+    _require_cache(match, "--authority")
+    if match.key is not None:
+        return _subject(store, match, authority)
     place = locate(match.root / locator_name(authority.prefix), Family.PAGEWEIGHTS)
     return _subject(store, place, authority)
 
 
 def of_source(match: Match, store: Store, source: Source) -> Iterator[Subject]:
-    """The pages in the cache ``match`` that were made from a source object. Raises NotFound without any."""
-    _require_root(match, Family.PAGEWEIGHTS, "--source")
+    """The pages in the cache ``match`` that were made from a source object, or the page that it is, which
+    must be. Raises NotFound for a cache without any."""
+    _require_cache(match, "--source")
+    if match.key is not None:
+        yield _subject(store, match, source)
+        return
     found = touched = False
     for artifact in store.scan():
         detail = artifact.detail
@@ -92,15 +101,18 @@ def of_source(match: Match, store: Store, source: Source) -> Iterator[Subject]:
 
 
 def measure(path: Path, advance: Advance = silent) -> Source:
-    """A source object as it lies on disk; it is read once, for its digest."""
+    """A source object as it lies on disk, links followed; it is read once, for its digest."""
     try:
-        fd, st = open_regular(path)
+        fd, st = open_regular(real(path))
         try:
             return Source.measured(sha256_fd(fd, st.st_size, advance=advance), st)
         finally:
             os.close(fd)
     except FileNotFoundError as exc:
         raise Usage(f"the source object {path} does not exist", path=path) from exc
+    except NotRegular as exc:
+        message = f"the source object {path} is a {exc.kind}, not a regular file"
+        raise Refused(message, path=path) from exc
     except OSError as exc:
         raise from_os_error(exc, f"cannot read the source object {path}", path) from exc
 
@@ -111,7 +123,7 @@ def of_checkpoint(path: Path, parts: int | None) -> Expectation:
     Raises Usage when there is none to be read, Unsupported for a family without such a tree.
     """
     config = _beside(path)
-    parsed = parse_object(_read(real(config)), str(config), "config-malformed")
+    parsed = parse_object(_read(config), str(config), "config-malformed")
     if isinstance(parsed, Finding):
         raise _reject("config.json", config, (parsed,))
     try:
@@ -140,6 +152,13 @@ def _subject(store: Store, place: Match, expected: object) -> Subject:
     artifact = entry(store, place)
     assert artifact is not None
     return Subject(store, artifact, expected=expected)
+
+
+def _require_cache(match: Match, option: str) -> None:
+    """A page cache, or an entry of one."""
+    if match.family is not Family.PAGEWEIGHTS:
+        message = f"{option} needs PATH to be a page cache or a page of one; {match.path} is neither"
+        raise Usage(message, path=match.path)
 
 
 def _require_root(match: Match, family: Family, option: str) -> None:

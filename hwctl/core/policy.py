@@ -68,15 +68,23 @@ def matches(key: str, match: Sequence[str], exclude: Sequence[str] = ()) -> bool
     return wanted and not any(fnmatchcase(key, glob) for glob in exclude)
 
 
-def clock(artifact: Artifact, now: int) -> int:
-    """Last use as far as it can be true: neither in the future nor before 1970; never used counts as made."""
+def used_at(artifact: Artifact) -> int:
+    """Last use as its clock has it, be it in the future or before 1970; never used counts as made."""
     used = artifact.last_used if artifact.last_used is not None else artifact.created
-    return min(max(used or 0, 0), now)
+    return used or 0
 
 
-def oldest_first(artifacts: Iterable[Artifact], now: int) -> list[Artifact]:
-    """The one order of an eviction: by last use, then by key, so that the same store gives the same order."""
-    return sorted(artifacts, key=lambda artifact: (clock(artifact, now), artifact.key, str(artifact.path)))
+def clock(artifact: Artifact, now: int) -> int:
+    """Last use as far as it can be true: neither in the future nor before 1970."""
+    return min(max(used_at(artifact), 0), now)
+
+
+def oldest_first(artifacts: Iterable[Artifact]) -> list[Artifact]:
+    """The one order of an eviction: by last use, then by key, so that the same store gives the same order.
+
+    A clock that cannot be true still says which of two was used later.
+    """
+    return sorted(artifacts, key=lambda artifact: (used_at(artifact), artifact.key, str(artifact.path)))
 
 
 def due(artifact: Artifact, limits: Limits, now: int) -> bool:

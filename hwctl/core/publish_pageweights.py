@@ -9,14 +9,14 @@ from __future__ import annotations
 import enum
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hwctl.core.expected import measure, read_authority_file
 from hwctl.core.other_users import refusal
-from hwctl.errors import Damaged, NoRoom, NotFound, Refused, Usage
-from hwctl.fs import space
+from hwctl.errors import Damaged, HwctlError, NotFound, Refused, Usage
 from hwctl.fs.deadline import Deadline
+from hwctl.fs.mounts import mount_of, mount_of_fd
 from hwctl.fs.paths import identity
 from hwctl.stores.base import Advance, Artifact, Family, State, silent
 from hwctl.stores.pageweights import offers, publication, roots
@@ -25,8 +25,9 @@ from hwctl.stores.pageweights.eviction import Eviction
 from hwctl.stores.pageweights.layout import locator_name
 from hwctl.stores.pageweights.offers import Offer
 from hwctl.stores.pageweights.reading import Pace
+from hwctl.stores.pageweights.roots import Root
 from hwctl.stores.pageweights.store import open_store
-from hwctl.stores.pageweights.writer import judge_offer, plan_artifact
+from hwctl.stores.pageweights.writer import ArtifactPlan, judge_offer, plan_artifact
 
 
 class Publishing(enum.StrEnum):
@@ -69,6 +70,7 @@ class PublishResult:
     """Where the page is, or will be. ``artifact`` is its entry in the cache.
 
     ``cache_key``, ``artifact_sha256`` and ``manifest_sha256`` (of the receipt) are None for a plan.
+    ``eviction`` is what went for the budget, or would go; ``not_evicted`` why that came to nothing.
     ``replaced`` says that the rest of an older page has to go.
     """
 
@@ -78,7 +80,7 @@ class PublishResult:
     artifact_sha256: str | None = None
     manifest_sha256: str | None = None
     eviction: Eviction | None = None
-    eviction_busy: str | None = None
+    not_evicted: str | None = None
     replaced: bool = False
 
 
@@ -109,7 +111,7 @@ def publish(request: Request) -> PublishResult:
         done.artifact_sha256,
         done.locator.receipt_sha256,
         done.eviction,
-        done.eviction_busy,
+        done.not_evicted,
         done.replaced,
     )
 
@@ -118,7 +120,8 @@ def foresee(request: Request) -> PublishResult:
     """What ``publish`` would do, as far as it shows without a lock and without writing.
 
     Raises what it would raise for the page's file, the authority, the place, the room, and for a page that
-    is there, which is read as ``publish`` reads it.
+    is there, which is read as ``publish`` reads it. What the offered weights hold is not looked at, since
+    that takes a full read.
     """
     _require_owner(request)
     with offers.from_file(request.page) as offer:
@@ -127,24 +130,44 @@ def foresee(request: Request) -> PublishResult:
         if findings:
             raise Damaged(findings[0].message, findings, path=request.page)
         plan = plan_artifact(offer)
-        size, artifact = plan.size, _entry(request.cache, authority, plan.size)
-        if artifact.state is not State.ABSENT:
+        try:
             with roots.opened(request.cache) as root:
-                page = publication.find_page(root, authority, Pace())
-                if page.hit:
-                    done = publication.require_same(root, page, plan)
-                    return PublishResult(
-                        Publishing.ALREADY_PUBLISHED,
-                        artifact,
-                        done.locator.key,
-                        done.artifact_sha256,
-                        done.locator.receipt_sha256,
-                    )
-    if request.budget is not None and size > request.budget:
-        message = f"the page takes {size} bytes, more than the whole budget of {request.budget}"
-        raise NoRoom(message, path=request.cache)
-    space.require(request.cache, size, publication.INODES, what=f"a page in {request.cache}")
-    return PublishResult(Publishing.PLANNED, artifact, replaced=artifact.state is not State.ABSENT)
+                return _foreseen(request, root, authority, plan)
+        except NotFound:
+            pass
+        roots.require_writable(request.cache)
+        roots.require_local(request.cache, mount_of(request.cache))
+        inodes = publication.inodes_needed(None, authority.prefix)
+        publication.require_room(request.cache, request.cache, plan.size, request.budget, inodes)
+        return PublishResult(Publishing.PLANNED, _entry(request.cache, authority, plan.size))
+
+
+def _foreseen(request: Request, root: Root, authority: Authority, plan: ArtifactPlan) -> PublishResult:
+    """The same in a root that is there."""
+    roots.require_own(root)
+    page = publication.find_page(root, authority, Pace())
+    artifact = _entry(request.cache, authority, plan.size)
+    if page.hit:
+        done = publication.require_same(root, page, plan)
+        return PublishResult(
+            Publishing.ALREADY_PUBLISHED,
+            artifact,
+            done.locator.key,
+            done.artifact_sha256,
+            done.locator.receipt_sha256,
+        )
+    roots.require_writable(request.cache)
+    roots.require_local(request.cache, mount_of_fd(root.fd))
+    inodes = publication.inodes_needed(root, authority.prefix)
+    publication.require_room(request.cache, root.fd, plan.size, request.budget, inodes)
+    planned = PublishResult(Publishing.PLANNED, artifact, replaced=page.locator is not None)
+    if request.budget is None:
+        return planned
+    try:
+        eviction = publication.foresee_evicted(root, page, request.budget, authority.prefix, plan.size)
+        return replace(planned, eviction=eviction)
+    except HwctlError as exc:
+        return replace(planned, not_evicted=exc.message)
 
 
 def _require_owner(request: Request) -> None:

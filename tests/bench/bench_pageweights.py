@@ -169,7 +169,7 @@ def evicting(folder: Path, pages: int) -> list[Floor]:
                 OracleCache(root, total // 2).evict()
             else:
                 with roots.writable(root) as opened:
-                    assert evict_to_budget(opened.place, total // 2, Deadline.now()).reached
+                    assert evict_to_budget(opened, total // 2, Deadline.now()).reached
             seconds[name].append(time.perf_counter() - start)
             left = sum(path.name.endswith(".locator.json") for path in root.iterdir())
             assert left == pages // 2, left

@@ -80,6 +80,7 @@ def made_by_hand(tmp_path: Path, number: int) -> dict[str, tuple[int, bytes]]:
     """The same page as an independent writer of the format makes it."""
     root = make_pageweights.make_store(tmp_path / "by-hand")
     make_pageweights.make_artifact(root, number)
+    make_pageweights.put_eviction_lock(root)
     return contents(root)
 
 
@@ -265,7 +266,7 @@ def test_a_file_that_is_no_page_is_called_what_it_is(authority: Path, cache: Pat
     run = publish(text, cache, "--authority", authority, "--json")
     assert run.status == 65 and result(run)["findings"][0]["code"] == "lfs-pointer"
     run = publish(tmp_path / "absent", cache, "--authority", authority)
-    assert run.status in (10, 15) and "absent" in run.err
+    assert run.status == 10 and "absent" in run.err
 
 
 def test_other_content_under_the_same_authority_is_refused(
@@ -339,7 +340,6 @@ def test_a_budget_evicts_the_least_recently_used(
 def test_without_a_budget_nothing_is_evicted(pages: Path, page: Path, authority: Path) -> None:
     run = publish(page, pages, "--authority", authority, "--json")
     assert run.status == 0 and len(list(pages.glob("*.locator.json"))) == 4
-    assert not (pages / ".eviction.lock").exists()
 
 
 def test_a_root_that_is_open_to_others_is_refused_and_not_changed(

@@ -99,7 +99,7 @@ class Actor:
                 self.did["checked"] += 1
                 self.did["damaged"] += not report.valid
         with roots.writable(self.root) as root:
-            evict_to_budget(root.place, self.budget, Deadline.after(WAIT_SECONDS))
+            evict_to_budget(root, self.budget, Deadline.after(WAIT_SECONDS))
         self.clean(store)
 
     def clean(self, store: PageStore) -> None:

@@ -114,6 +114,11 @@ def make_artifact(root: Path, number: int, floats: int = 8, *, locator: bool = T
     return path
 
 
+def put_eviction_lock(root: Path) -> None:
+    """The other lock that every access leaves."""
+    _put(root / ".eviction.lock", b"", 0o600)
+
+
 def put_lock(root: Path, number: int) -> None:
     """The page's lock file, as every access leaves it."""
     _put(root / f".{prefix_of(number)}.lock", b"", 0o600)

@@ -60,6 +60,13 @@ def finite_test(code: str) -> FiniteTest | None:
     return by_range
 
 
+def load_for(code: str | None) -> None:
+    """Load now what the test of a dtype needs, so that nobody waits for it with a page's lock in hand: the
+    first import of torch takes seconds, and the cache's own program waits for that lock at every access."""
+    if code in _BY_RANGE or code == "F8_E5M2":
+        torch_loads()
+
+
 def _parts(block: memoryview, width: int) -> Iterator[memoryview]:
     step = _SERIAL_ELEMENTS * width
     for start in range(0, len(block), step):

@@ -1,25 +1,31 @@
 """Bringing a root down to a byte budget as the cache's own program does, without dying on a bad locator.
 
-Owns the one pass under the eviction lock: oldest clock first, a page whose lock is held by anybody is left
-alone, and it ends as soon as the sum is within the budget.
+Owns the one pass under the eviction lock: what no locator names goes first, then the oldest clock; a page
+whose lock is held by anybody is left alone, and it ends as soon as the sum is within the budget. The same
+walk without a lock is the plan of it.
 """
 
 from __future__ import annotations
 
-import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from hwctl.errors import Busy, HwctlError, Usage, from_os_error
 from hwctl.fs.deadline import Deadline
-from hwctl.stores.base import Removed
-from hwctl.stores.pageweights import layout
+from hwctl.fs.lock_holders import held_by_other
+from hwctl.fs.openfiles import RecentOpenFiles
+from hwctl.fs.remove import Removed
+from hwctl.stores.base import Death, StalePolicy, State
+from hwctl.stores.pageweights import layout, staleness
 from hwctl.stores.pageweights.documents import evictable_key
-from hwctl.stores.pageweights.layout import Kind, parse_name
 from hwctl.stores.pageweights.locking import lock_eviction, try_page
-from hwctl.stores.pageweights.place import Place, look_at_document
-from hwctl.stores.pageweights.removal import remove_page
+from hwctl.stores.pageweights.place import Place, leads_nowhere, look_at_document
+from hwctl.stores.pageweights.removal import pair_of, remove_names, require_files
+from hwctl.stores.pageweights.resident import Listing, counted_now, one_pass
+from hwctl.stores.pageweights.roots import Root
+from hwctl.stores.pageweights.survey import Survey
 
-_SUFFIX = ".safetensors"
 NOTHING = Removed()
 
 
@@ -34,7 +40,10 @@ class Passed:
 
 @dataclass(frozen=True, slots=True)
 class Eviction:
-    """What one pass did. ``resident`` is the sum before, ``remaining`` the sum after, both in bytes."""
+    """What one pass did, or would do. ``resident`` is the sum before, ``remaining`` the sum after, in bytes.
+
+    ``evicted`` are the prefixes of pages, ``reclaimed`` the artifacts that no locator named, as prefix.key.
+    """
 
     budget: int
     resident: int
@@ -42,103 +51,177 @@ class Eviction:
     evicted: tuple[str, ...] = ()
     removed: Removed = NOTHING
     passed: tuple[Passed, ...] = ()
+    reclaimed: tuple[str, ...] = ()
 
     @property
     def reached(self) -> bool:
         return self.remaining <= self.budget
 
 
-def evict_to_budget(place: Place, budget: int, deadline: Deadline) -> Eviction:
-    """Remove the least recently used pages until ``budget`` bytes or less are left.
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """A page by its clock, or without one (``clock`` None) an artifact of ``key`` that may be garbage."""
 
-    Waits until ``deadline`` for another eviction to end. What could not be evicted is in the result.
+    prefix: str
+    clock: int | None = None
+    key: str | None = None
+
+
+def evict_to_budget(root: Root, budget: int, deadline: Deadline, *, spare: str | None = None) -> Eviction:
+    """Remove what nobody can use, then the least recently used pages, until ``budget`` bytes at most stay.
+
+    The page of the prefix ``spare`` stays whatever its clock says: it has just been published. Waits until
+    ``deadline`` for another eviction to end. What could not be evicted is in the result.
     Raises Usage for a budget below one byte, Busy, IoFailed.
     """
     if budget < 1:
         raise Usage(f"a budget of {budget} bytes is none")
-    with lock_eviction(place, deadline):
-        resident, clocks = one_pass(place)
-        remaining, removed = resident, NOTHING
-        evicted: list[str] = []
-        passed: list[Passed] = []
-        for clock, name in sorted(clocks):
-            if remaining <= budget:
-                break
-            prefix = parse_name(name).prefix
-            if prefix is None:
-                continue
-            outcome = _try_one(place, prefix, clock)
-            if isinstance(outcome, Passed):
-                passed.append(outcome)
-            elif outcome is not None:
-                size, gone = outcome
-                remaining -= size
-                removed += gone
-                evicted.append(prefix)
-    return Eviction(budget, resident, remaining, tuple(evicted), removed, tuple(passed))
+    with lock_eviction(root.place, deadline):
+        listing = one_pass(root.place)
+        walk = _Walk(root, budget, listing.resident, dry=False)
+        return walk.over(_candidates(listing, spare))
 
 
-def one_pass(place: Place) -> tuple[int, list[tuple[int, str]]]:
-    """Resident bytes, and (mtime ns, name) of every locator, from one look at the directory.
+def foresee_eviction(root: Root, budget: int, *, added: int, spare: str) -> Eviction:
+    """What ``evict_to_budget`` would do once an artifact of ``added`` bytes lies there under ``spare``.
 
-    Resident is the size of every direct child named ``*.safetensors``, whatever it is, links by their
-    target; a link to nothing, and what vanishes meanwhile, counts nothing. Its own program dies of either.
+    Nothing is locked or changed. What lies under ``spare`` already is not looked at: it depends on bytes
+    that have not been read whether the new page takes its place.
     """
-    resident = 0
-    clocks: list[tuple[int, str]] = []
-    try:
-        with os.scandir(place.dir_fd) as entries:
-            for entry in entries:
-                artifact = entry.name.endswith(_SUFFIX)
-                if not artifact and parse_name(entry.name).kind is not Kind.LOCATOR:
-                    continue
-                try:
-                    st = entry.stat(follow_symlinks=artifact)
-                except FileNotFoundError:
-                    continue
-                if artifact:
-                    resident += st.st_size
-                else:
-                    clocks.append((st.st_mtime_ns, entry.name))
-    except OSError as exc:
-        raise from_os_error(exc, "cannot list the cache") from exc
-    return resident, clocks
+    listing = one_pass(root.place)
+    walk = _Walk(root, budget, listing.resident + added, dry=True)
+    return walk.over(one for one in _candidates(listing, spare) if one.prefix != spare)
 
 
-def _try_one(place: Place, prefix: str, clock: int) -> tuple[int, Removed] | Passed | None:
-    """Evict one page: (its artifact's size, what was freed), why not, or None when it had gone."""
-    try:
-        held = try_page(place, prefix)
-    except Busy as exc:
-        return Passed(prefix, exc.message)
-    except HwctlError as exc:  # a lock that is a link, or of another user
-        return Passed(prefix, exc.message, bad=True)
-    with held:
+def _candidates(listing: Listing, spare: str | None) -> Iterator[_Candidate]:
+    """Garbage first, by name; then pages by clock, then by name. A locator is read only where it matters."""
+    located = {prefix for _, prefix in listing.clocks}
+    for prefix, sizes in sorted(listing.artifacts.items()):
+        if prefix not in located or len(sizes) > 1:
+            yield from (_Candidate(prefix, key=key) for key, size in sorted(sizes.items()) if size)
+    yield from (_Candidate(prefix, clock) for clock, prefix in sorted(listing.clocks) if prefix != spare)
+
+
+class _Walk:
+    """One way through the candidates, carried out or, when ``dry``, only thought through."""
+
+    def __init__(self, root: Root, budget: int, resident: int, *, dry: bool) -> None:
+        self._root = root
+        self._open_files = RecentOpenFiles()
+        self._budget = budget
+        self._resident = self._remaining = resident
+        self._dry = dry
+        self._removed = NOTHING
+        self._evicted: list[str] = []
+        self._reclaimed: list[str] = []
+        self._passed: dict[str, Passed] = {}
+
+    def over(self, candidates: Iterable[_Candidate]) -> Eviction:
+        for candidate in candidates:
+            if self._remaining <= self._budget:
+                break
+            found = self._try_one(candidate)
+            if isinstance(found, Passed):
+                self._passed.setdefault(found.prefix, found)
+        return Eviction(
+            self._budget,
+            self._resident,
+            self._remaining,
+            tuple(self._evicted),
+            self._removed,
+            tuple(self._passed.values()),
+            tuple(self._reclaimed),
+        )
+
+    def _try_one(self, candidate: _Candidate) -> Passed | None:
+        prefix = candidate.prefix
         try:
-            return _evict_locked(place, prefix, clock)
-        except HwctlError as exc:
+            # Judged before its lock is made as well: a lock file that is missing is no proof (EVI-08).
+            found = None if candidate.key is None else self._garbage(prefix, candidate.key)
+            if candidate.key is not None and not isinstance(found, tuple):
+                return found
+            with _held(self._root.place, prefix, dry=self._dry):
+                if candidate.key is None:
+                    found = _page(self._root, candidate)
+                else:
+                    found = self._garbage(prefix, candidate.key)
+                if not isinstance(found, tuple):
+                    return found
+                size = _size(self._root.place, found)
+                removed = NOTHING if self._dry else _remove(self._root.place, found)
+        except Busy as exc:
+            return Passed(prefix, exc.message)
+        except HwctlError as exc:  # a lock that is a link, or of another user; a folder among the files
             return Passed(prefix, exc.message, bad=True)
+        self._remaining -= size
+        self._removed += removed
+        if candidate.key is None:
+            self._evicted.append(prefix)
+        else:
+            self._reclaimed.append(f"{prefix}.{candidate.key}")
+        return None
+
+    def _garbage(self, prefix: str, key: str) -> tuple[str, ...] | Passed | None:
+        """The names of an artifact that is proven nobody's, as reclaim-stale proves it; None for a page's."""
+        found = Survey(self._root, None).pair(prefix, key)
+        if found is None or found.state in (State.READY, State.INCOMPLETE):
+            return None
+        if found.state is not State.ORPHAN:
+            return Passed(prefix, str(found.reason), bad=True)
+        verdict = staleness.judge(self._root, found, StalePolicy(), self._open_files)
+        if verdict.death is not Death.PROVEN or verdict.keeps:
+            return Passed(prefix, "; ".join(verdict.evidence))
+        return pair_of(prefix, key)
 
 
-def _evict_locked(place: Place, prefix: str, clock: int) -> tuple[int, Removed] | Passed | None:
-    looked = look_at_document(place, layout.locator_name(prefix))
-    if looked.data is None or looked.stat is None:
-        return None if looked.absent else Passed(prefix, looked.findings[0].message, bad=True)
-    key = evictable_key(looked.data, prefix)
+@contextmanager
+def _held(place: Place, prefix: str, *, dry: bool) -> Iterator[None]:
+    """The page's lock, tried; for a plan, the question who has it."""
+    if not dry:
+        with try_page(place, prefix):
+            yield
+        return
+    name = layout.lock_name(prefix)
+    try:
+        holder = held_by_other(name, place.dir_fd)
+    except FileNotFoundError:
+        holder = None
+    except OSError as exc:
+        raise from_os_error(exc, f"cannot look at {name}") from exc
+    if holder is not None:
+        raise Busy(f"{name}: locked (held by {holder})")
+    yield
+
+
+def _page(root: Root, candidate: _Candidate) -> tuple[str, ...] | Passed | None:
+    """The names of a page that goes, why it stays, or None when it has gone. Under its lock."""
+    prefix, clock = candidate.prefix, candidate.clock
+    name = layout.locator_name(prefix)
+    looked = look_at_document(root.place, name)
+    if looked.absent:
+        nowhere = leads_nowhere(root.place, name)
+        return Passed(prefix, "its locator is a symbolic link to nothing", bad=True) if nowhere else None
+    key = () if looked.data is None else evictable_key(looked.data, prefix)
     findings = (*looked.findings, *(key if isinstance(key, tuple) else ()))
     if findings or isinstance(key, tuple):
         return Passed(prefix, f"{findings[0].code}: its locator {findings[0].message}", bad=True)
-    if looked.stat.st_mtime_ns > clock:
+    if looked.stat is not None and clock is not None and looked.stat.st_mtime_ns > clock:
         return Passed(prefix, "it was used since the pass began")  # EVI-05
+    names = (name, *pair_of(prefix, key))
+    require_files(root.fd, names)
+    return names
+
+
+def _size(place: Place, names: tuple[str, ...]) -> int:
+    """What the artifact counts, which stands last."""
     try:
-        size = _size(place, layout.artifact_name(prefix, key))
-        return size, remove_page(place.dir_fd, prefix, key)
+        return counted_now(place.dir_fd, names[-1])
+    except OSError as exc:
+        raise from_os_error(exc, f"cannot look at {names[-1]}") from exc
+
+
+def _remove(place: Place, names: tuple[str, ...]) -> Removed:
+    try:
+        return remove_names(place.dir_fd, names)
     except OSError as exc:
         raise from_os_error(exc, "cannot evict the page") from exc
-
-
-def _size(place: Place, name: str) -> int:
-    try:
-        return os.stat(name, dir_fd=place.dir_fd, follow_symlinks=False).st_size
-    except FileNotFoundError:
-        return 0

@@ -16,6 +16,8 @@ from hwctl.fs.deadline import Deadline
 from hwctl.stores.pageweights import offers, roots
 from hwctl.stores.pageweights.authority import Authority, unwritable
 from hwctl.stores.pageweights.checks import Verdict
+from hwctl.stores.pageweights.content import load_for
+from hwctl.stores.pageweights.geometry import code_of
 from hwctl.stores.pageweights.locking import share_page
 from hwctl.stores.pageweights.publication import (
     Publication,
@@ -71,6 +73,7 @@ def load(root: Root, authority: Authority, *, wait: Deadline) -> Page | None:
 
     Raises Damaged, Busy, IoFailed.
     """
+    load_for(code_of(authority.dtype))
     held = share_page(root.place, authority.prefix, wait)
     if held is not None:
         with held:
@@ -100,13 +103,13 @@ def load_or_build(
             return Loaded(page.to_torch())
         _require_writable(authority)
         roots.require_fit_for_publishing(root)
-        with page_lock(root.place, authority.prefix, wait):
+        with page_lock(root, authority.prefix, wait):
             verdict = find_page(root, authority, Pace(), keep=True)
             if verdict.hit:
                 return Loaded(_used(root, verdict, authority).to_torch())
             weights = builder()
             done = _publish(root, authority, weights, verdict, budget)
-        return Loaded(weights, evicted_after(root.place, done, budget, wait))
+        return Loaded(weights, evicted_after(root, done, budget, wait))
 
 
 def _require_writable(authority: Authority) -> None:

@@ -6,7 +6,9 @@ waits for the eviction lock with a page's lock in hand: so no two processes ever
 
 from __future__ import annotations
 
+import os
 import time
+from contextlib import suppress
 
 from hwctl.errors import Busy
 from hwctl.fs.deadline import Deadline
@@ -40,6 +42,21 @@ def share_page(place: Place, prefix: str, deadline: Deadline) -> Held | None:
 def lock_eviction(place: Place, deadline: Deadline) -> Held:
     """The eviction lock; Busy while another process evicts."""
     return _made(place, layout.EVICTION_LOCK, deadline)
+
+
+def make_eviction_lock(place: Place) -> None:
+    """Make the eviction lock's file where there is none, as every access of the cache's own program does.
+
+    Once a file system's inodes are used up it cannot be made any more, and nothing could be evicted. What
+    else bears its name is left for those who need the lock. Raises OSError as met.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with suppress(FileExistsError):
+        fd = os.open(layout.EVICTION_LOCK, flags, layout.DOCUMENT_MODE, dir_fd=place.dir_fd)
+        try:
+            os.fchmod(fd, layout.DOCUMENT_MODE)
+        finally:
+            os.close(fd)
 
 
 def lock_to_unlist(place: Place, prefix: str, deadline: Deadline) -> Lease:

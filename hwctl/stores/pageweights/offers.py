@@ -15,8 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hwctl.errors import Damaged, Finding, from_os_error
-from hwctl.fs.paths import identity, open_regular
+from hwctl.errors import Damaged, Finding, NotFound, Refused, from_os_error
+from hwctl.fs.paths import NotRegular, identity, open_regular, real
 from hwctl.stores.pageweights.geometry import WEIGHTS, TensorShape, code_of, torch_name
 from hwctl.stores.pageweights.memory import Ring
 from hwctl.weights.safetensors_file import Header, read_header
@@ -104,10 +104,12 @@ def _tensor_blocks(tensor: torch.Tensor, size: int) -> Iterator[memoryview]:
 def from_file(path: Path) -> Iterator[Offer]:
     """The tensors of a safetensors file, read block by block; the file must not change meanwhile.
 
-    Raises Damaged with the container's findings, or with ``source-changed`` at the end of the with-block.
+    Links are followed: a snapshot of a hub consists of them.
+    Raises NotFound, Refused for what is no regular file, Damaged with the container's findings, or with
+    ``source-changed`` at the end of the with-block.
     """
     with _reading(path):
-        fd, before = open_regular(path)
+        fd, before = open_regular(real(path))
     try:
         with _reading(path):
             header = read_header(fd, before.st_size, name=path.name)
@@ -125,6 +127,11 @@ def _reading(path: Path) -> Iterator[None]:
     """Turns an OSError into what it means for a file that could not be read."""
     try:
         yield
+    except FileNotFoundError as exc:
+        shown = f"{path}, a link to {real(path)}," if path.is_symlink() else f"{path}"
+        raise NotFound(f"{shown} does not exist", path=path) from exc
+    except NotRegular as exc:
+        raise Refused(f"{path} is a {exc.kind}, not a regular file", path=path) from exc
     except OSError as exc:
         raise from_os_error(exc, f"cannot read {path}", path) from exc
 

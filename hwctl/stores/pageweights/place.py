@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from dataclasses import dataclass
 
 from hwctl.errors import Finding, from_os_error
@@ -64,7 +65,17 @@ def exists(place: Place, name: str) -> bool:
     except FileNotFoundError:
         return False
     except OSError as exc:
-        if exc.errno == errno.ELOOP:  # links that run in a circle lead nowhere
+        # Links that run in a circle, or through something that is no folder, lead nowhere.
+        if exc.errno in (errno.ELOOP, errno.ENOTDIR):
             return False
         raise from_os_error(exc, f"cannot look at {name}", name) from exc
     return True
+
+
+def leads_nowhere(place: Place, name: str) -> bool:
+    """Whether a name is a link that leads nowhere, which the cache's own program takes for no name at all."""
+    try:
+        st = os.stat(name, dir_fd=place.dir_fd, follow_symlinks=False)
+    except OSError:
+        return False
+    return stat.S_ISLNK(st.st_mode) and not exists(place, name)

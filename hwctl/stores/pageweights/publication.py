@@ -8,15 +8,18 @@ go. Loading, and building only when it must be, is ``loading``'s.
 from __future__ import annotations
 
 import enum
+import errno
 import hashlib
 import os
+import shlex
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 
-from hwctl.errors import Busy, Damaged, NoRoom, Refused, from_os_error
+from hwctl.errors import Busy, Damaged, HwctlError, NoRoom, Refused, from_os_error
 from hwctl.fs import space
 from hwctl.fs.atomic import replace_document, sync_dir
 from hwctl.fs.deadline import Deadline
@@ -24,15 +27,18 @@ from hwctl.stores.base import Advance, Level, silent
 from hwctl.stores.pageweights import layout
 from hwctl.stores.pageweights.authority import Authority, content_key
 from hwctl.stores.pageweights.checks import Verdict, check_page, check_pair
+from hwctl.stores.pageweights.content import load_for
 from hwctl.stores.pageweights.documents import Locator, locator_record, receipt_record
-from hwctl.stores.pageweights.eviction import Eviction, evict_to_budget
-from hwctl.stores.pageweights.locking import lock_page, try_page
+from hwctl.stores.pageweights.eviction import Eviction, evict_to_budget, foresee_eviction
+from hwctl.stores.pageweights.geometry import code_of
+from hwctl.stores.pageweights.locking import lock_page, make_eviction_lock, share_page, try_page
 from hwctl.stores.pageweights.offers import Offer
 from hwctl.stores.pageweights.place import Place, exists, look_at_document
 from hwctl.stores.pageweights.reading import Pace
 from hwctl.stores.pageweights.records import digest, stored
-from hwctl.stores.pageweights.removal import remove_names, remove_page
-from hwctl.stores.pageweights.roots import Root, require_fit_for_publishing
+from hwctl.stores.pageweights.removal import pair_of, remove_names, remove_page, require_files
+from hwctl.stores.pageweights.resident import counted_now
+from hwctl.stores.pageweights.roots import Root, is_read_only, require_fit_for_publishing
 from hwctl.stores.pageweights.writer import (
     ArtifactPlan,
     digest_of,
@@ -45,7 +51,7 @@ from hwctl.stores.pageweights.writer import (
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 # Receipt, locator, and the names themselves; beside the artifact two documents and a temporary.
 _BESIDE_BYTES = 64 << 10
-INODES = 4
+_PAGE_INODES = 3
 
 
 class Outcome(enum.StrEnum):
@@ -58,7 +64,8 @@ class Outcome(enum.StrEnum):
 class Publication:
     """A page that is in the cache. ``artifact_bytes`` is the size of its file.
 
-    ``eviction`` is what was done for a budget; ``eviction_busy`` says who else was at it instead.
+    ``eviction`` is what was done for a budget; ``not_evicted`` says why nothing was, which takes nothing from
+    the page.
     ``replaced`` says that the rest of an older page went: its locator, or files that none named.
     """
 
@@ -67,7 +74,7 @@ class Publication:
     artifact_sha256: str
     artifact_bytes: int
     eviction: Eviction | None = None
-    eviction_busy: str | None = None
+    not_evicted: str | None = None
     replaced: bool = False
 
 
@@ -83,7 +90,8 @@ def publish(
     """Put the offered tensors under an authority, or find that they are there already.
 
     Waits until ``wait`` for another builder of the same authority and then joins its result. With a
-    ``budget`` in bytes, pages are evicted afterwards until it holds; without, none is.
+    ``budget`` in bytes, other pages are evicted afterwards until it holds; without, none is. On a read-only
+    mount a page that is there is found all the same.
 
     Raises Damaged for tensors that break the rules (nothing is written then but a lock file) and for a page
     that is there but damaged; Refused when a sound page of other bytes is there; Busy; NoRoom; Unsupported.
@@ -92,24 +100,38 @@ def publish(
     if findings:
         raise Damaged(findings[0].message, findings)
     plan = plan_artifact(offer)
+    load_for(code_of(authority.dtype))
+    if is_read_only(root):
+        return _found_only(root, authority, plan, wait)
     require_fit_for_publishing(root)
-    with page_lock(root.place, authority.prefix, wait) as waited:
+    with page_lock(root, authority.prefix, wait) as waited:
         page = find_page(root, authority, Pace())
         if page.hit:
             done = _found(root, page, plan, joined=waited)
         else:
             done = publish_locked(root, authority, plan, page, budget=budget, advance=advance)
-    return evicted_after(root.place, done, budget, wait)
+    return evicted_after(root, done, budget, wait)
+
+
+def _found_only(root: Root, authority: Authority, plan: ArtifactPlan, wait: Deadline) -> Publication:
+    """The page where nothing can be written, not even a lock file."""
+    with share_page(root.place, authority.prefix, wait) or nullcontext():
+        page = find_page(root, authority, Pace())
+        if page.hit:
+            return _found(root, page, plan, joined=False)
+    raise from_os_error(OSError(errno.EROFS, os.strerror(errno.EROFS)), "cannot publish the page", root.path)
 
 
 @contextmanager
-def page_lock(place: Place, prefix: str, wait: Deadline) -> Iterator[bool]:
+def page_lock(root: Root, prefix: str, wait: Deadline) -> Iterator[bool]:
     """Hold a page's lock exclusively; yields whether somebody else had it first."""
     waited = False
     try:
-        held = try_page(place, prefix)
+        held = try_page(root.place, prefix)
     except Busy:
-        held, waited = lock_page(place, prefix, wait), True
+        held, waited = lock_page(root.place, prefix, wait), True
+    except NoRoom as exc:
+        raise _advised(exc, root.path, "--keep N") from exc
     with held:
         yield waited
 
@@ -127,12 +149,15 @@ def find_page(root: Root, authority: Authority, pace: Pace, *, keep: bool = Fals
 
 
 def touch(root: Root, prefix: str) -> None:
-    """Move a page's clock of last use to now: only for a real use. One that has just gone has no clock."""
+    """Move a page's clock of last use to now: only for a real use. One that has just gone has no clock, and
+    on a read-only mount nobody evicts by it."""
     name = layout.locator_name(prefix)
     try:
         with suppress(FileNotFoundError):
             os.utime(name, dir_fd=root.fd, follow_symlinks=False)
     except OSError as exc:
+        if exc.errno == errno.EROFS:
+            return
         raise from_os_error(exc, "cannot move the page's clock", root.path / name) from exc
 
 
@@ -168,10 +193,11 @@ def publish_locked(
 ) -> Publication:
     """Publish over a miss, under the page's exclusive lock. Nothing of an attempt that failed stays."""
     tests = tests_for(plan)
-    _require_room(root, plan, budget)
+    require_room(root.path, root.fd, plan.size, budget, inodes_needed(root, authority.prefix))
     prefix = authority.prefix
     temporary = layout.artifact_temporary(prefix, os.getpid(), threading.get_ident(), time.time_ns())
     try:
+        make_eviction_lock(root.place)
         replaced = page.locator is not None
         if page.locator is not None:
             remove_page(root.fd, prefix, page.locator.key)
@@ -188,15 +214,44 @@ def publish_locked(
             _discard(root.fd, temporary)
             raise
     except OSError as exc:
-        raise from_os_error(exc, "cannot publish the page", root.path) from exc
+        error = from_os_error(exc, "cannot publish the page", root.path)
+        raise _advised(error, root.path, _min_free(plan.size)) from exc
     return Publication(Outcome.PUBLISHED, locator, sha256, plan.size, replaced=replaced or over)
 
 
-def _require_room(root: Root, plan: ArtifactPlan, budget: int | None) -> None:
-    if budget is not None and plan.size > budget:
-        message = f"the page takes {plan.size} bytes, more than the whole budget of {budget}"
-        raise NoRoom(message, path=root.path, details={"need_bytes": plan.size, "budget_bytes": budget})
-    space.require(root.fd, plan.size + _BESIDE_BYTES, INODES, what=f"a page in {root.path}")
+def require_room(cache: Path, at: Path | int, size: int, budget: int | None, inodes: int) -> None:
+    """Raise NoRoom, with what would help, for a page that cannot be stored in a cache that is, or will be,
+    at a path or descriptor."""
+    if budget is not None and size > budget:
+        message = f"the page takes {size} bytes, more than the whole budget of {budget}: raise --budget"
+        raise NoRoom(message, path=cache, details={"need_bytes": size, "budget_bytes": budget})
+    try:
+        space.require(at, size + _BESIDE_BYTES, inodes, what=f"a page in {cache}")
+    except NoRoom as exc:
+        free = exc.details.get("available_inodes")
+        scarce = isinstance(free, int) and free < inodes
+        raise _advised(exc, cache, "--keep N" if scarce else _min_free(size)) from exc
+
+
+def inodes_needed(root: Root | None, prefix: str) -> int:
+    """How many names a publication makes; without a root also that of the root."""
+    if root is None:
+        return _PAGE_INODES + 3
+    locks = (layout.EVICTION_LOCK, layout.lock_name(prefix))
+    return _PAGE_INODES + sum(not exists(root.place, name) for name in locks)
+
+
+def _min_free(size: int) -> str:
+    return f"--min-free {size + _BESIDE_BYTES}"
+
+
+def _advised(error: HwctlError, cache: Path, limit: str) -> HwctlError:
+    """Want of room with the calls that make some: nothing is evicted before the page is there (EVI-07)."""
+    if not isinstance(error, NoRoom):
+        return error
+    root = shlex.quote(str(cache))
+    message = f"{error.message}; hwctl reclaim-stale {root} and hwctl evict {root} {limit} make room"
+    return NoRoom(message, path=error.path, retryable=error.retryable, details=error.details)
 
 
 def _commit(
@@ -206,7 +261,8 @@ def _commit(
     had the names before are gone."""
     prefix, fd = authority.prefix, place.dir_fd
     key = content_key(authority, sha256, digest(plan.geometry))
-    names = (layout.receipt_name(prefix, key), layout.artifact_name(prefix, key))
+    names = pair_of(prefix, key)
+    require_files(fd, (*names, layout.locator_name(prefix)))
     there = any(exists(place, name) for name in names)
     adopted = _adoptable(place, authority, key)
     try:
@@ -231,7 +287,7 @@ def _adoptable(place: Place, authority: Authority, key: str) -> str | None:
     """The digest of the receipt of a sound pair that a crash left without a locator, None where there is
     none: half a pair is removed, a wrong one will be replaced by the renames."""
     prefix = authority.prefix
-    names = (layout.receipt_name(prefix, key), layout.artifact_name(prefix, key))
+    names = pair_of(prefix, key)
     there = [name for name in names if exists(place, name)]
     if len(there) == 1:
         remove_names(place.dir_fd, names)
@@ -255,12 +311,21 @@ def _discard(fd: int, name: str) -> None:
         os.unlink(name, dir_fd=fd)
 
 
-def evicted_after(place: Place, done: Publication, budget: int | None, wait: Deadline) -> Publication:
-    """Evict to the budget after a publication; another process that is evicting does the same work."""
+def evicted_after(root: Root, done: Publication, budget: int | None, wait: Deadline) -> Publication:
+    """Evict to the budget after a publication, which stands whatever becomes of that.
+
+    Another process that is evicting does the same work; a lock that cannot be taken is for a person to see.
+    """
     if budget is None or done.outcome is not Outcome.PUBLISHED:
         return done
     try:
-        eviction, busy = evict_to_budget(place, budget, wait), None
-    except Busy as exc:
-        eviction, busy = None, exc.message
-    return replace(done, eviction=eviction, eviction_busy=busy)
+        return replace(done, eviction=evict_to_budget(root, budget, wait, spare=done.locator.prefix))
+    except HwctlError as exc:
+        return replace(done, not_evicted=exc.message)
+
+
+def foresee_evicted(root: Root, page: Verdict, budget: int, prefix: str, size: int) -> Eviction:
+    """What would go after an artifact of ``size`` bytes was published in place of ``page``, a miss."""
+    if page.locator is not None:  # what is left of it goes first
+        size -= counted_now(root.fd, layout.artifact_name(prefix, page.locator.key))
+    return foresee_eviction(root, budget, added=size, spare=prefix)

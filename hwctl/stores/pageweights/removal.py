@@ -1,12 +1,16 @@
 """Deleting an entry's files, in the order that leaves no reader with a wrong answer at any moment.
 
 A page's locator goes first, so that readers miss; then receipt and artifact, then the directory is synced.
+What cannot go whole does not go at all: a folder in place of a file is seen before the first name is gone.
 The caller holds the page's lock exclusively and has looked again under it.
 """
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Iterable
+from contextlib import suppress
 
 from hwctl.errors import Refused
 from hwctl.fs.atomic import sync_dir
@@ -20,12 +24,16 @@ from hwctl.stores.pageweights.layout import parse_name
 
 def remove_page(dir_fd: int, prefix: str, key: str, open_files: RecentOpenFiles | None = None) -> Removed:
     """Delete locator, receipt and artifact of a page; what has gone already is success."""
-    return remove_names(dir_fd, (layout.locator_name(prefix), *_pair(prefix, key)), open_files)
+    return remove_names(dir_fd, (layout.locator_name(prefix), *pair_of(prefix, key)), open_files)
 
 
 def remove_names(dir_fd: int, names: Iterable[str], open_files: RecentOpenFiles | None = None) -> Removed:
-    """Delete names in this order and make it durable; Refused, with nothing deleted, when one is mounted."""
+    """Delete names in this order and make it durable.
+
+    Raises Refused, with nothing deleted, when one of them is a folder or is mounted.
+    """
     names = tuple(names)
+    require_files(dir_fd, names)
     require_none_mounted(dir_fd, names)
     total = Removed()
     for name in names:
@@ -33,6 +41,14 @@ def remove_names(dir_fd: int, names: Iterable[str], open_files: RecentOpenFiles 
         total += remove_file(dir_fd, name, open_files=seen)
     sync_dir(dir_fd)
     return total
+
+
+def require_files(dir_fd: int, names: Iterable[str]) -> None:
+    """Refuse a folder that has one of these names: nobody's program makes one, and it holds anything."""
+    for name in names:
+        with suppress(FileNotFoundError):
+            if stat.S_ISDIR(os.stat(name, dir_fd=dir_fd, follow_symlinks=False).st_mode):
+                raise Refused(f"{name} is a directory, which is none of the cache's files; quarantine it")
 
 
 def remove_entry(root_fd: int, artifact: Artifact, open_files: RecentOpenFiles) -> Removed:
@@ -51,7 +67,7 @@ def remove_entry(root_fd: int, artifact: Artifact, open_files: RecentOpenFiles) 
         reason = artifact.reason or "it is none of the cache's files"
         raise Refused(f"cannot be removed as a page ({reason}); quarantine it", path=artifact.path)
     if artifact.state is State.ORPHAN:
-        return remove_names(root_fd, _pair(name.prefix, key), open_files)
+        return remove_names(root_fd, pair_of(name.prefix, key), open_files)
     return remove_page(root_fd, name.prefix, key, open_files)
 
 
@@ -66,5 +82,6 @@ def _remove_quarantined(root_fd: int, artifact: Artifact, open_files: RecentOpen
     return deleted
 
 
-def _pair(prefix: str, key: str) -> tuple[str, str]:
+def pair_of(prefix: str, key: str) -> tuple[str, str]:
+    """The names of a page's receipt and artifact, in the order in which they go."""
     return layout.receipt_name(prefix, key), layout.artifact_name(prefix, key)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hwctl.errors import Finding, NotFound, Refused, from_os_error
-from hwctl.fs.mounts import mount_of_fd, storage_class
+from hwctl.fs.mounts import Mount, mount_of_fd, storage_class
 from hwctl.fs.paths import open_dir
 from hwctl.fs.probe import probe
 from hwctl.stores.pageweights import layout
@@ -65,12 +65,18 @@ def writable(path: Path, *, create: bool = False) -> Iterator[Root]:
     if create:
         make(path)
     with opened(path) as root:
-        owner, caller = root.place.uid, os.geteuid()
-        if owner != caller:
-            raise Refused(f"{path} belongs to uid {owner}; uid {caller} does not write there", path=path)
-        if root.findings:
-            raise Refused(f"{path}: {root.findings[0].message}", path=path)
+        require_own(root)
         yield root
+
+
+def require_own(root: Root) -> None:
+    """Refuse a root of somebody else, or one that others can reach into."""
+    owner, caller = root.place.uid, os.geteuid()
+    if owner != caller:
+        message = f"{root.path} belongs to uid {owner}; uid {caller} does not write there"
+        raise Refused(message, path=root.path)
+    if root.findings:
+        raise Refused(f"{root.path}: {root.findings[0].message}", path=root.path)
 
 
 def make(path: Path) -> None:
@@ -87,13 +93,39 @@ def make(path: Path) -> None:
 
 def require_fit_for_publishing(root: Root) -> None:
     """Refuse file systems where locks or renames do not hold (PUB-02, LEA-02), before the first byte."""
-    mount = mount_of_fd(root.fd)
+    if require_local(root.path, mount_of_fd(root.fd)) == "unknown":
+        probe(root.fd)
+
+
+def require_local(path: Path, mount: Mount) -> str:
+    """The kind of storage that a root lies on, or will; Refused for a remote one."""
     kind = storage_class(mount.fs_type)
     if kind == "remote":
-        message = f"{root.path} lies on a remote file system ({mount.fs_type}), where locks exclude nobody"
-        raise Refused(message, path=root.path, details={"fs_type": mount.fs_type})
-    if kind == "unknown":
-        probe(root.fd)
+        message = f"{path} lies on a remote file system ({mount.fs_type}), where locks exclude nobody"
+        raise Refused(message, path=path, details={"fs_type": mount.fs_type})
+    return kind
+
+
+def is_read_only(root: Root) -> bool:
+    """Whether the root lies on a read-only mount: its pages can be used and nothing can be made."""
+    return bool(os.fstatvfs(root.fd).f_flag & os.ST_RDONLY)
+
+
+def require_writable(path: Path) -> None:
+    """Ask without writing whether names can be made in a folder, or in the nearest one above that exists.
+
+    Raises IoFailed as the first write would.
+    """
+    there = path.absolute()
+    while not os.path.lexists(there) and there != there.parent:
+        there = there.parent
+    if os.access(there, os.W_OK | os.X_OK, effective_ids=True):
+        return
+    try:
+        number = errno.EROFS if os.statvfs(there).f_flag & os.ST_RDONLY else errno.EACCES
+        raise OSError(number, os.strerror(number))
+    except OSError as exc:
+        raise from_os_error(exc, f"cannot write into {there}", path) from exc
 
 
 def own_budget(fd: int) -> int:

@@ -30,8 +30,7 @@ from hwctl.stores.base import (
     StalePolicy,
     State,
 )
-from hwctl.stores.pageweights import aside, layout, roots, staleness, verification
-from hwctl.stores.pageweights.eviction import one_pass
+from hwctl.stores.pageweights import aside, glance, layout, roots, staleness, verification
 from hwctl.stores.pageweights.layout import Kind, parse_name, quarantined_prefix
 from hwctl.stores.pageweights.locking import (
     lock_eviction,
@@ -43,6 +42,8 @@ from hwctl.stores.pageweights.locking import (
 from hwctl.stores.pageweights.place import Place
 from hwctl.stores.pageweights.records import DOCUMENT_LIMIT
 from hwctl.stores.pageweights.removal import remove_entry
+from hwctl.stores.pageweights.resident import one_pass
+from hwctl.stores.pageweights.roots import Root
 from hwctl.stores.pageweights.survey import Survey
 
 
@@ -56,7 +57,7 @@ class PageStore:
     def __init__(self, root: Path) -> None:
         self._root = root
         self._ways = Ways()
-        self._sweeping = False
+        self._sweeping: Root | None = None
         self._open_files = RecentOpenFiles()
 
     @property
@@ -69,7 +70,7 @@ class PageStore:
 
     @property
     def owner_uid(self) -> int:
-        with roots.opened(self._root) as root:
+        with self._opened() as root:
             return root.place.uid
 
     @property
@@ -88,13 +89,13 @@ class PageStore:
         return self.owner_uid
 
     def size(self) -> int:
-        """Artifacts alone, strangers and orphans among them; see ``eviction.one_pass``."""
-        with roots.opened(self._root) as root:
-            return one_pass(root.place)[0]
+        """Artifacts alone, strangers and orphans among them; see ``resident.one_pass``."""
+        with self._opened() as root:
+            return one_pass(root.place).resident
 
     def budget(self) -> int:
         """What the cache's own program allows itself here when nobody tells it otherwise."""
-        with roots.opened(self._root) as root:
+        with self._opened() as root:
             return roots.own_budget(root.fd)
 
     def documents(self, artifact: Artifact) -> Mapping[str, bytes]:
@@ -104,7 +105,7 @@ class PageStore:
         if isinstance(key, str) and (prefix := parse_name(artifact.path.name).prefix) is not None:
             names = [layout.locator_name(prefix), layout.receipt_name(prefix, key)]
         found: dict[str, bytes] = {}
-        with roots.opened(self._root) as root:
+        with self._opened() as root:
             for name in names:
                 if name.endswith(".json"):
                     with suppress(OSError):
@@ -117,13 +118,16 @@ class PageStore:
         return None if page is None or source is None else f"page {page} of {source}"
 
     def fault(self, artifact: Artifact) -> str | None:
-        """The sizes of a page stand in the header of its artifact, which is for ``check`` to read."""
-        del artifact
-        return None
+        """What its receipt and the stat of its artifact tell; the rest is for ``check`` to read."""
+        prefix, key = parse_name(artifact.path.name).prefix, artifact.detail.get("cache_key")
+        if prefix is None or not isinstance(key, str):
+            return None
+        with self._opened() as root:
+            return glance.fault(root.place, prefix, key)
 
     def scan(self, *, sizes: bool = True) -> Iterator[Artifact]:
         del sizes  # a handful of files an entry
-        with roots.opened(self._root) as root:
+        with self._opened() as root:
             found = [*Survey(root, LockTable.read()).entries(), *aside.entries(root)]
         yield from sorted(found, key=lambda artifact: (artifact.key, str(artifact.path)))
 
@@ -131,11 +135,11 @@ class PageStore:
         """During an eviction the holders are left out: the lease was taken, so there are none."""
         del sizes
         try:
-            with roots.opened(self._root) as root:
+            with self._opened() as root:
                 name = artifact.path.name
                 if artifact.path.parent != self._root:
                     return aside.entry(root, name)
-                survey = Survey(root, None if self._sweeping else LockTable.read())
+                survey = Survey(root, None if self._sweeping is not None else LockTable.read())
                 parsed = parse_name(name)
                 if parsed.prefix is None or parsed.kind is Kind.TEMPORARY:
                     return survey.other(name, parsed)
@@ -146,7 +150,7 @@ class PageStore:
             return None
 
     def check(self, artifact: Artifact, level: Level, options: CheckOptions) -> Report:
-        with roots.opened(self._root) as root:
+        with self._opened() as root:
             return verification.check(root, artifact, level, options, self._ways)
 
     def lease(self, artifact: Artifact, mode: Mode, deadline: Deadline, *, create: bool = False) -> Lease:
@@ -159,11 +163,11 @@ class PageStore:
         prefix = quarantined_prefix(artifact.path.name) or name.prefix
         if prefix is None:
             return Lease()
-        with roots.opened(self._root) as root:
+        with self._opened() as root:
             if mode is Mode.SHARED:
                 held = self._shared(root.place, prefix, deadline, create=create)
                 return Lease() if held is None else Lease((held,))
-            if self._sweeping:
+            if self._sweeping is not None:
                 taken = Lease((try_page(root.place, prefix),))
             elif name.kind in (Kind.LOCATOR, Kind.RECEIPT, Kind.ARTIFACT):
                 taken = lock_to_unlist(root.place, prefix, deadline)
@@ -181,7 +185,7 @@ class PageStore:
         return share_page(place, prefix, deadline)
 
     def stale(self, artifact: Artifact, policy: StalePolicy) -> Staleness:
-        with roots.opened(self._root) as root:
+        with self._opened() as root:
             return staleness.judge(root, artifact, policy, self._open_files)
 
     def deny(self, artifact: Artifact, reason: str) -> bool:
@@ -197,7 +201,7 @@ class PageStore:
         prefix = parse_name(artifact.path.name).prefix
         if prefix is None or artifact.path.parent != self._root:
             raise Refused("is no page, so it cannot be quarantined", path=artifact.path)
-        with roots.writable(self._root) as root:
+        with self._writable() as root:
             names = Survey(root, None).files_of(artifact)
             entry = aside.entry(root, aside.set_aside(root, prefix, names, reason))
         if entry is None:
@@ -205,7 +209,7 @@ class PageStore:
         return entry
 
     def restore(self, artifact: Artifact) -> Artifact:
-        with roots.writable(self._root) as root:
+        with self._writable() as root:
             prefix = aside.restore(root, artifact.path.name)
             page = Survey(root, None).page(prefix)
         if page is None:
@@ -226,7 +230,7 @@ class PageStore:
     def remove(self, artifact: Artifact) -> Removed:
         """Raises Refused for a bad locator, which may mean anybody's files: quarantine it instead."""
         self._open_files.forget()
-        with roots.writable(self._root) as root:
+        with self._writable() as root:
             try:
                 return remove_entry(root.fd, artifact, self._open_files)
             except OSError as exc:
@@ -236,8 +240,27 @@ class PageStore:
     def sweep(self, deadline: Deadline) -> Iterator[None]:
         """The eviction lock. One process evicts at a time, and no page's lock is waited for meanwhile."""
         with roots.writable(self._root) as root, lock_eviction(root.place, deadline):
-            self._sweeping = True
+            self._sweeping = root
             try:
                 yield
             finally:
-                self._sweeping = False
+                self._sweeping = None
+
+    @contextmanager
+    def _opened(self) -> Iterator[Root]:
+        """The root for looking: during an eviction the one that is open, since every page is looked at twice
+        while each access of the cache's own program waits."""
+        if self._sweeping is not None:
+            yield self._sweeping
+            return
+        with roots.opened(self._root) as root:
+            yield root
+
+    @contextmanager
+    def _writable(self) -> Iterator[Root]:
+        """The root for changing it; during an eviction it has been found fit."""
+        if self._sweeping is not None:
+            yield self._sweeping
+            return
+        with roots.writable(self._root) as root:
+            yield root

@@ -18,7 +18,9 @@ from hwctl.stores.base import Artifact, Family, Holders, State
 from hwctl.stores.pageweights import layout
 from hwctl.stores.pageweights.documents import Locator, judge_locator
 from hwctl.stores.pageweights.layout import Kind, Name, parse_name
-from hwctl.stores.pageweights.place import look_at_document
+from hwctl.stores.pageweights.place import exists, leads_nowhere, look_at_document
+from hwctl.stores.pageweights.removal import pair_of
+from hwctl.stores.pageweights.resident import SUFFIX, counted
 from hwctl.stores.pageweights.roots import Root
 
 _TEMPORARIES = (Kind.TEMPORARY, Kind.LIBRARY_TEMPORARY)
@@ -70,7 +72,7 @@ class Survey:
             text,
             self._root.path / text,
             State.TEMPORARY if name.kind in _TEMPORARIES else State.FOREIGN,
-            bytes=st.st_size if regular else 0,
+            bytes=st.st_size if regular else counted(self._root.fd, text, st) if text.endswith(SUFFIX) else 0,
             allocated=allocated(st),
             files=1 if regular else 0,
             created=st.st_mtime_ns,
@@ -80,15 +82,15 @@ class Survey:
         )
 
     def files_of(self, artifact: Artifact) -> list[str]:
-        """The names a page consists of, its locator among them; of a bad one all that share its prefix."""
+        """The names a page consists of, its locator among them; of a bad one all that share its prefix.
+
+        An orphan is two names at most: a locator of its prefix means other files.
+        """
         prefix, key = parse_name(artifact.path.name).prefix, artifact.detail.get("cache_key")
         if prefix is None:
             return []
-        if isinstance(key, str):
-            pair = [layout.receipt_name(prefix, key), layout.artifact_name(prefix, key)]
-        else:
-            pair = pair_names(self._names(), prefix)
-        return [layout.locator_name(prefix), *pair]
+        pair = pair_of(prefix, key) if isinstance(key, str) else pair_names(self._names(), prefix)
+        return [*pair] if artifact.state is State.ORPHAN else [layout.locator_name(prefix), *pair]
 
     def _group(self, prefix: str, names: list[str]) -> Iterator[Artifact | None]:
         locator: Locator | None = None
@@ -110,19 +112,27 @@ class Survey:
         except HwctlError as exc:
             return self._bad_page(prefix, names, State.UNREADABLE, exc.message), None
         if looked.absent:
-            return None, None
+            if not leads_nowhere(self._root.place, name):
+                return None, None
+            reason = "unprotected: its locator is a symbolic link to nothing"
+            return self._bad_page(prefix, names, State.DAMAGED, reason), None
         locator = () if looked.data is None else judge_locator(looked.data, prefix, None)
         findings = (*looked.findings, *(locator if isinstance(locator, tuple) else ()))
         if findings or isinstance(locator, tuple):
             reason = f"{findings[0].code}: its locator {findings[0].message}"
             return self._bad_page(prefix, names, State.DAMAGED, reason), None
-        pair = (layout.receipt_name(prefix, locator.key), layout.artifact_name(prefix, locator.key))
+        pair = pair_of(prefix, locator.key)
         stats = self._stats((name, *pair))
         parts = zip(("receipt", "artifact"), pair, strict=True)
-        absent = " and ".join(word for word, text in parts if text not in stats)
+        absent = " and ".join(word for word, text in parts if not self._leads_somewhere(text, stats))
         state = State.INCOMPLETE if absent else State.READY
         missing = f"no {absent} beside its locator" if absent else None
         return self._artifact(prefix, name, state, stats, missing, _detail(locator)), locator
+
+    def _leads_somewhere(self, name: str, stats: _Stats) -> bool:
+        """Whether a name is there as validation sees it, which follows links (step 3)."""
+        st = stats.get(name)
+        return st is not None and (not stat.S_ISLNK(st.st_mode) or exists(self._root.place, name))
 
     def _bad_page(
         self, prefix: str, names: Iterable[str] | None, state: State, reason: str
@@ -152,9 +162,7 @@ class Survey:
         st = stats.get(name)
         if st is None:
             return None  # it went while it was looked at
-        payload = {
-            text: one for text, one in stats.items() if text.endswith(".safetensors") and _regular(one)
-        }
+        payload = {text: one for text, one in stats.items() if text.endswith(SUFFIX)}
         made = min((one.st_mtime_ns for one in payload.values()), default=st.st_mtime_ns)
         return Artifact(
             Family.PAGEWEIGHTS,
@@ -162,7 +170,7 @@ class Survey:
             key,
             self._root.path / name,
             state,
-            bytes=sum(one.st_size for one in payload.values()),
+            bytes=sum(counted(self._root.fd, text, one) for text, one in payload.items()),
             allocated=sum(blocks for _, blocks in {(inode_of(s), allocated(s)) for s in stats.values()}),
             files=len(stats),
             created=made,
@@ -204,10 +212,6 @@ def pair_names(names: Iterable[str], prefix: str) -> list[str]:
     return [
         text for text, name in parsed if name.prefix == prefix and name.kind in (Kind.RECEIPT, Kind.ARTIFACT)
     ]
-
-
-def _regular(st: os.stat_result) -> bool:
-    return stat.S_ISREG(st.st_mode)
 
 
 def _detail(locator: Locator) -> dict[str, object]:

@@ -18,10 +18,12 @@ from hwctl.stores.base import Artifact, CheckOptions, Level, Report, State
 from hwctl.stores.pageweights import layout
 from hwctl.stores.pageweights.authority import Authority, Source
 from hwctl.stores.pageweights.checks import Verdict, check_page
+from hwctl.stores.pageweights.content import load_for
 from hwctl.stores.pageweights.documents import Expected
+from hwctl.stores.pageweights.geometry import code_of
 from hwctl.stores.pageweights.locking import share_page
 from hwctl.stores.pageweights.memory import BLOCK
-from hwctl.stores.pageweights.place import Place
+from hwctl.stores.pageweights.place import Place, leads_nowhere
 from hwctl.stores.pageweights.reading import Pace
 from hwctl.stores.pageweights.roots import Root
 
@@ -45,13 +47,26 @@ def check(root: Root, artifact: Artifact, level: Level, options: CheckOptions, w
     if artifact.state in (State.ORPHAN, State.TEMPORARY):
         finding = Finding(artifact.state.value, "belongs to no page: no locator names it", artifact.path.name)
         return Report(artifact, level, (finding,))
+    if level is Level.FULL:
+        load_for(_dtype(artifact, options))
     with ExitStack() as stack:
         warning = _lease(root, name.prefix, options, stack)
         verdict = _look(root.place, name.prefix, level, options, ways, leased=warning is None)
-    if verdict.missing == (layout.locator_name(name.prefix),):
+    locator = layout.locator_name(name.prefix)
+    if verdict.missing == (locator,) and leads_nowhere(root.place, locator):
+        verdict = Verdict((Finding("unprotected", "is a symbolic link to nothing", locator),))
+    if verdict.missing == (locator,):
         raise NotFound("is absent: the cache has no such page", path=artifact.path)
     findings = (*root.findings, *verdict.all_findings())
     return _report(artifact, level, verdict, findings, () if warning is None else (warning,))
+
+
+def _dtype(artifact: Artifact, options: CheckOptions) -> str | None:
+    """The dtype of the weights that are about to be looked at, where somebody knows it already."""
+    named = artifact.detail.get("dtype")
+    if isinstance(options.expected, Authority):
+        named = options.expected.dtype
+    return code_of(named) if isinstance(named, str) else None
 
 
 def _lease(root: Root, prefix: str, options: CheckOptions, stack: ExitStack) -> str | None:

@@ -179,7 +179,7 @@ def evicted(ctx: Ctx) -> str:
     assert ctx.budget is not None
     try:
         with roots.writable(ctx.root) as root:
-            evict_to_budget(root.place, ctx.budget, Deadline.now())
+            evict_to_budget(root, ctx.budget, Deadline.now())
     except Busy:
         return "busy"
     return "done"

@@ -15,6 +15,7 @@ from hwctl.fs.deadline import Deadline
 from hwctl.stores.pageweights import eviction, roots
 from hwctl.stores.pageweights.eviction import Eviction, evict_to_budget
 from hwctl.stores.pageweights.place import Place
+from hwctl.stores.pageweights.resident import Listing
 
 PAGES = 5
 
@@ -34,7 +35,7 @@ def size(root: Path) -> int:
 
 def evict(root: Path, budget: int, wait: Deadline | None = None) -> Eviction:
     with roots.writable(root) as opened:
-        return evict_to_budget(opened.place, budget, wait or Deadline.now())
+        return evict_to_budget(opened, budget, wait or Deadline.now())
 
 
 def left(root: Path) -> set[int]:
@@ -103,7 +104,7 @@ def test_a_page_used_since_the_pass_began_stays(root: Path, monkeypatch: pytest.
     """EVI-05: chosen, then used, then not deleted."""
     listed = eviction.one_pass
 
-    def then_used(place: Place) -> tuple[int, list[tuple[int, str]]]:
+    def then_used(place: Place) -> Listing:
         found = listed(place)
         make_pageweights.set_last_use(root, 0, time.time_ns())
         return found
@@ -136,7 +137,7 @@ def test_one_process_evicts_at_a_time(root: Path) -> None:
 def test_what_vanishes_meanwhile_is_no_error(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     listed = eviction.one_pass
 
-    def then_gone(place: Place) -> tuple[int, list[tuple[int, str]]]:
+    def then_gone(place: Place) -> Listing:
         found = listed(place)
         for path in root.glob(f"{make_pageweights.prefix_of(0)}*"):
             path.unlink()

@@ -92,6 +92,7 @@ def test_publishing_writes_exactly_these_files(tmp_path: Path) -> None:
     assert digest_and_size(root_path / f"{PREFIX}.locator.json") == (LOCATOR, 698)
     assert sorted(path.name for path in root_path.iterdir()) == sorted(
         [
+            ".eviction.lock",
             f".{PREFIX}.lock",
             f"{PREFIX}.{KEY}.safetensors",
             f"{PREFIX}.{KEY}.receipt.json",
