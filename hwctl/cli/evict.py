@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -17,6 +19,7 @@ Examples:
   hwctl evict /store --max-size 200GiB -n       the plan, and nothing else
   hwctl evict -y /store --min-free 10%          make room on its file system
   hwctl evict -y /store --quarantined --older-than 7d
+  hwctl evict -y /store --quarantined KEY       one entry, by its key or its name in quarantine
   hwctl evict /store --quarantined --all -n     all that is set aside
   hwctl evict -y /store/artifacts/KEY           just this one
 """
@@ -111,15 +114,18 @@ def evict(
     no-room (14), with what is missing and why; --older-than or --all that met leased entries is busy (11)
     once the rest is done. Sizes are counted as the family counts: pages by their artifacts, host weights by
     every file below the root, kt-int8 by trees. The least of --max-size, the size of the file system and the
-    cgroup's memory limit binds, and the answer says which.
+    cgroup's memory limit binds, and the answer says which. With --quarantined, a PATH that is no path is the
+    key or the name of a quarantined entry, looked for in the stores beside it, else in HWCTL_ROOTS, else in
+    /dev/shm.
     """
     from hwctl.cli.eviction import Wanted, evict_stores
     from hwctl.cli.metrics import destination
     from hwctl.cli.outcomes import conduct, in_one, planned
-    from hwctl.cli.targets import Resolver
+    from hwctl.cli.targets import Resolver, called
     from hwctl.core.evict import evict_one
     from hwctl.core.evict_plan import plan_named
     from hwctl.core.policy import Filters
+    from hwctl.stores.base import State
 
     age = None if min_age is None else int(min_age * 1e9)
     filters = Filters(tuple(match or ()), tuple(exclude or ()), age, quarantined)
@@ -135,12 +141,18 @@ def evict(
         dry_run=dry_run,
         metrics=destination(metrics, "evict"),
     ) as answer:
-        targets = Resolver(answer, family, idle=True).named(paths)
+        names = [path.name for path in paths if quarantined and _is_name(path)]
+        resolver = Resolver(answer, family, idle=True)
+        targets = resolver.named(path for path in paths if not _is_name(path) or not quarantined)
         stores = [target for target in targets if target.artifact is None]
         entries = [target for target in targets if target.artifact is not None]
+        if names:
+            # A store beside a name says where to look for it.
+            entries += called(answer, stores or resolver.given([]), names, {State.QUARANTINED})
+            stores = []
         if stores and entries:
             raise Usage("stores and single entries cannot be evicted in one go")
-        if entries and (limited or everything or filters.match or filters.exclude or min_age):
+        if (entries or names) and (limited or everything or filters.match or filters.exclude or min_age):
             raise Usage("limits and filters are for stores; a PATH that names an entry is removed as it is")
         if stores and not (limited or everything):
             raise Usage("a store needs a limit: --max-size, --min-free, --older-than, --keep or --all")
@@ -155,3 +167,8 @@ def evict(
             wanted = Wanted(max_size, min_free, past, keep, everything)
             evict_stores(answer, stores, wanted, filters, yes=yes, wait=wait, other_users=other_users)
     return answer.exit_status
+
+
+def _is_name(path: Path) -> bool:
+    """Whether a PATH can only be the name or key of an entry: there is nothing of that name here."""
+    return path.parent == Path() and not os.path.lexists(path)

@@ -11,7 +11,7 @@ import typer
 
 from hwctl.cli import params, units
 from hwctl.cli.answer import Answer
-from hwctl.errors import HwctlError, Usage
+from hwctl.errors import Usage
 
 if TYPE_CHECKING:
     from hwctl.cli.targets import Resolver
@@ -113,27 +113,8 @@ def quarantine(
 
 def _to_restore(answer: Answer, resolver: Resolver, paths: list[Path], names: list[str]) -> list[Target]:
     """The entries meant by ``--restore``; one that is not found does not stop the others."""
-    from hwctl.core.quarantine import find
+    from hwctl.cli.targets import called
 
     found = resolver.named(units.path(name) for name in names if "/" in name)
     plain = [name for name in names if "/" not in name]
-    stores = [target.store for target in resolver.given(paths) if _listed(answer, target)] if plain else []
-    for name in plain:
-        try:
-            found.append(find(stores, name))
-        except HwctlError as exc:
-            answer.fail(exc)
-    return found
-
-
-def _listed(answer: Answer, target: Target) -> bool:
-    """Whether a store can be searched. One that was only met, and cannot, hides no name from the others."""
-    from hwctl.cli.targets import passing_over
-
-    if not target.met:
-        return True
-    with passing_over(answer, target.path):
-        for _ in target.store.scan(sizes=False):
-            pass
-        return True
-    return False
+    return [*found, *called(answer, resolver.given(paths) if plain else [], plain)]

@@ -6,7 +6,7 @@ only met in /dev/shm is not: it may be anybody's, so it is passed over with a wa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -118,3 +118,31 @@ class Resolver:
         if artifact is not None and artifact.state is State.ABSENT and not self._absent:
             raise NotFound("there is no such entry", path=match.path)
         return Target(store, artifact)
+
+
+def called(
+    answer: Answer, targets: Iterable[Target], names: Iterable[str], states: Collection[State] | None = None
+) -> list[Target]:
+    """The entries of these names or keys, looked for in the stores of ``targets``; one that is not found is a
+    failure that stops no other. ``states`` are those that ``core.quarantine.find`` looks for unless given."""
+    from hwctl.core.quarantine import MAY_BE_RESTORED, find
+
+    stores = [target.store for target in targets if _listed(answer, target)]
+    found = []
+    for name in names:
+        try:
+            found.append(find(stores, name, MAY_BE_RESTORED if states is None else states))
+        except HwctlError as exc:
+            answer.fail(exc)
+    return found
+
+
+def _listed(answer: Answer, target: Target) -> bool:
+    """Whether a store can be searched. One that was only met, and cannot, hides no name from the others."""
+    if not target.met:
+        return True
+    with passing_over(answer, target.path):
+        for _ in target.store.scan(sizes=False):
+            pass
+        return True
+    return False

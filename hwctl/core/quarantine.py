@@ -7,7 +7,7 @@ puts an entry over an existing one. Places, names and notes of the quarantine ar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +21,7 @@ _MAY_BE_SET_ASIDE = frozenset({State.READY, State.DENIED, State.DAMAGED, State.I
 _IN_PLACE = _MAY_BE_SET_ASIDE | {State.CONSUMING, State.UNREADABLE}
 """States of an entry that has the place of its key."""
 
-_MAY_BE_RESTORED = frozenset({State.QUARANTINED, State.DENIED})
+MAY_BE_RESTORED = frozenset({State.DENIED, State.QUARANTINED})
 
 
 def plan(target: Target, reason: str, words: Sequence[str], *, other_users: bool = False) -> Step:
@@ -59,8 +59,8 @@ def _deny(step: Step) -> str:
     return "nothing was changed"
 
 
-def find(stores: Sequence[Store], name: str) -> Target:
-    """The entry to restore, by its name in quarantine, or by its key where only one entry has it.
+def find(stores: Sequence[Store], name: str, states: Collection[State] = MAY_BE_RESTORED) -> Target:
+    """The entry in one of these states, by its name in quarantine, or by its key where only one has it.
 
     Raises NotFound, or Refused with the names when a key stands for several.
     """
@@ -68,13 +68,13 @@ def find(stores: Sequence[Store], name: str) -> Target:
         Target(store, artifact)
         for store in stores
         for artifact in store.scan()
-        if artifact.state in _MAY_BE_RESTORED and name in (artifact.key, artifact.path.name)
+        if artifact.state in states and name in (artifact.key, artifact.path.name)
     ]
     if not found:
         where = ", ".join(str(store.root) for store in stores) or "no store"
+        wanted = " or ".join(state for state in State if state in states)
         raise NotFound(
-            f"{name}: nothing of that name or key is quarantined or denied; looked in {where};"
-            " name another store before --restore"
+            f"{name}: nothing of that name or key is {wanted}; looked in {where}; name another store as PATH"
         )
     if len(found) > 1:
         paths = sorted(str(_entry(target).path) for target in found)
@@ -88,7 +88,7 @@ def find(stores: Sequence[Store], name: str) -> Target:
 def plan_restore(target: Target, words: Sequence[str], *, other_users: bool = False) -> Step:
     """The step that moves a quarantined entry back, or lifts a mere denial."""
     artifact = _entry(target)
-    if artifact.state not in _MAY_BE_RESTORED:
+    if artifact.state not in MAY_BE_RESTORED:
         why = f"its state is {artifact.state}: it is neither quarantined nor denied"
         return Step(target.store, artifact, Action.KEEP, why, status=Status.REFUSED)
     if not may_act(target.store, artifact, other_users=other_users):
