@@ -96,9 +96,11 @@ def reclaim_stale(
         dry_run=dry_run,
         metrics=destination(metrics, "reclaim-stale"),
     ) as answer:
+        from hwctl.cli import text
         from hwctl.cli.outcomes import conduct, in_one, planned
         from hwctl.cli.targets import Resolver
         from hwctl.core import reclaim_stale as core
+        from hwctl.fs import space
         from hwctl.stores.base import StalePolicy
 
         age = None if older_than is None else int(older_than * 1e9)
@@ -108,11 +110,19 @@ def reclaim_stale(
         sizes = dry_run or not yes
         resolver = Resolver(answer, family, idle=True, sizes=sizes)
         words = sys.argv[1:]
+        targets = resolver.given(paths or [])
+        roots = {target.store.root for target in targets}
+        before = space.used(roots)
         found = planned(
             answer,
-            resolver.given(paths or []),
+            targets,
             lambda target: core.plan(target, selection, policy, words, sizes=sizes),
         )
         steps = [step for of_store in found for step in of_store]
         conduct(answer, steps, in_one(partial(core.reclaim, policy)), yes=yes, wait=wait)
+        after = space.used(roots)
+        answer.totals.update(used_bytes_before=before, used_bytes_after=after)
+        if answer.totals["bytes_freed"]:
+            on_disk = f"{text.size(before)} were used before and {text.size(after)} are now"
+            answer.close_with(f"{answer.verdict}; {on_disk}")
     return answer.exit_status

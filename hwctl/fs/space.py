@@ -8,6 +8,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,6 +63,18 @@ def room(path_or_fd: int | str | Path) -> Room:
     if limit is not None and limit.available < free:
         return Room(limit.available, min(total, limit.limit), inodes, "cgroup limit")
     return Room(free, total, inodes, "file system")
+
+
+def used(paths: Iterable[Path]) -> int:
+    """Bytes in use on the file systems that these paths lie on, each counted once; one that does not answer
+    counts nothing."""
+    found: dict[int, int] = {}
+    for path in paths:
+        with suppress(OSError):
+            existing = _existing(path)
+            facts = os.statvfs(existing)
+            found[os.stat(existing).st_dev] = (facts.f_blocks - facts.f_bfree) * facts.f_frsize
+    return sum(found.values())
 
 
 def _existing(path: Path) -> Path:

@@ -108,6 +108,30 @@ def test_a_place_that_is_taken_is_in_the_plan_of_a_restore(store: Path, tmp_path
         assert Path(aside).exists()
 
 
+def test_rec_06_what_was_used_before_a_reclaim_and_what_is_after(small: Path) -> None:
+    base = small / "base"
+    base.mkdir(mode=0o700)
+
+    def used() -> int:
+        facts = os.statvfs(small)
+        return (facts.f_blocks - facts.f_bfree) * facts.f_frsize
+
+    def stale() -> None:
+        tree = make_ktint8.make_staging(base, "run-000001", process=make_ktint8.dead_process())
+        (tree / "more").write_bytes(b"x" * MIB)
+
+    stale()
+    before = used()
+    dry = hwctl_("reclaim-stale", base, "-n", "--json").document["totals"]
+    assert (dry["used_bytes_before"], dry["used_bytes_after"]) == (before, before)
+    done = hwctl_("reclaim-stale", base, "-y", "--json").document["totals"]
+    assert (done["used_bytes_before"], done["used_bytes_after"]) == (before, used())
+    assert before - used() == done["bytes_freed"] > MIB
+    stale()
+    told = hwctl_("reclaim-stale", base, "-y").out.splitlines()[-1]
+    assert " freed; " in told and " were used before and " in told and told.endswith(" are now")
+
+
 @needs_root
 def test_targets_in_another_users_store_are_refused_and_not_missed(tmp_path: Path) -> None:
     for folder in (tmp_path.parent.parent, tmp_path.parent, tmp_path):
@@ -155,7 +179,7 @@ def test_the_cgroup_that_binds_is_called_so(small: Path) -> None:
         enter = [sys.executable, "-c", _ENTER, str(group / "cgroup.procs"), *words]
         run = subprocess.run(enter, capture_output=True, text=True, env=environment(), cwd="/")
         assert run.returncode == 14
-        assert "--min-free asks for 900.0 MiB, the cgroup limit has 300.0 MiB in all" in run.stderr
+        assert "--min-free asks for 900 MiB, the cgroup limit has 300 MiB in all" in run.stderr
     finally:
         time.sleep(0.1)
         group.rmdir()
