@@ -224,6 +224,7 @@ def test_root_acts_as_the_owner_and_leaves_nothing_of_its_own(tmp_path: Path) ->
     staging = make_hostweights.make_staging(store, 1)
     cache = make_pageweights.make_store(tmp_path / "cache")
     orphan = make_pageweights.make_artifact(cache, 1, locator=False)
+    make_pageweights.put_lock(cache, 1)
     for root in (store, cache):
         _give(root, NOBODY)
     run = hwctl_("reclaim-stale", tmp_path, store, cache, "-y", "--other-users", "--json")
