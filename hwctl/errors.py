@@ -11,7 +11,7 @@ from __future__ import annotations
 import enum
 import errno
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -54,6 +54,12 @@ class Finding:
     file: str | None = None
     expected: object = None
     actual: object = None
+
+
+def in_short(findings: Sequence[Finding]) -> str:
+    """The first of the findings, at least one, and how many there are beside it."""
+    more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
+    return findings[0].message + more
 
 
 class HwctlError(Exception):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from hwctl.core.act import changed
 from hwctl.core.plan import Target
 from hwctl.core.verify import wait_until_ready
-from hwctl.errors import Busy, Damaged, NotFound, Refused
+from hwctl.errors import Busy, Damaged, NotFound, Refused, in_short
 from hwctl.fs.deadline import Deadline
 from hwctl.fs.lock_table import Mode
 from hwctl.fs.locks import Held
@@ -91,8 +91,6 @@ class Unsound(Damaged):
     """An artifact that was checked and must not be used; ``report`` is what was found."""
 
     def __init__(self, report: Report) -> None:
-        message = f"is not sound: {report.findings[0].message}"
-        if len(report.findings) > 1:
-            message += f" (and {len(report.findings) - 1} more)"
+        message = f"is not sound: {in_short(report.findings)}"
         super().__init__(message, report.findings, path=report.artifact.path)
         self.report = report

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from hwctl.core.act import Deed, carry_out, require_unused
 from hwctl.core.plan import Action, Outcome, Result, Step, Target, foreign, in_use, may_act
-from hwctl.errors import Busy, Damaged, HwctlError, NotFound, Refused, Status
+from hwctl.errors import Busy, Damaged, HwctlError, NotFound, Refused, Status, in_short
 from hwctl.fs.deadline import Deadline
 from hwctl.stores.base import Advance, Artifact, CheckOptions, Level, State, Store, silent
 
@@ -128,8 +128,7 @@ def restore(options: CheckOptions, step: Step, wait: Deadline, advance: Advance 
         result = Result.SKIPPED if isinstance(exc, Busy) else Result.FAILED
         return Outcome(step, result, exc.message, status, error=exc)
     if not report.valid:
-        more = f" (and {len(report.findings) - 1} more)" if len(report.findings) > 1 else ""
-        message = f"not restored: {report.findings[0].message}{more}"
+        message = f"not restored: {in_short(report.findings)}"
         error = Damaged(message, report.findings, path=step.artifact.path)
         return Outcome(step, Result.FAILED, message, error.status, error=error)
     return carry_out(step, _restore, wait)

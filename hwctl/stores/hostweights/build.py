@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from hwctl.errors import Damaged, HwctlError, IoFailed, from_os_error
+from hwctl.errors import Damaged, HwctlError, IoFailed, from_os_error, in_short
 from hwctl.fs.deadline import Deadline
 from hwctl.stores.base import Advance, CheckOptions, Level, silent
 from hwctl.stores.hostweights import leases, quarantine
@@ -61,7 +61,8 @@ def get_or_build(
         publish(root, publication, produce, deadline, jobs=jobs, advance=advance)
         found = look()
         if found.outcome is not Outcome.HIT:
-            raise Damaged("the new artifact does not verify", found.findings, path=found.path)
+            message = f"the new artifact does not verify: {in_short(found.findings)}"
+            raise Damaged(message, found.findings, path=found.path)
         return replace(found, outcome=Outcome.BUILT, set_aside=aside, findings=() if aside is None else wrong)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hwctl.errors import Damaged, Finding, NotFound, Unsupported, from_os_error
+from hwctl.errors import Damaged, Finding, NotFound, Unsupported, from_os_error, in_short
 from hwctl.stores.ktint8 import expect
 from hwctl.stores.ktint8.documents import ReadManifest, read_manifest
 from hwctl.stores.ktint8.expect import Expectation
@@ -110,7 +110,5 @@ def _half_consumed(manifest: Manifest) -> Finding:
 
 def unsound(path: Path, findings: Sequence[Finding]) -> Damaged:
     """A tree that cannot be used for what was asked, with all that is wrong with it."""
-    first = findings[0]
-    where = f"{first.file}: " if first.file else ""
-    more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
-    return Damaged(f"{path}: {where}{first.message}{more}", findings, path=path)
+    where = f"{findings[0].file}: " if findings[0].file else ""
+    return Damaged(f"{path}: {where}{in_short(findings)}", findings, path=path)
