@@ -15,8 +15,8 @@ from hwctl.cli.output import Piece, Style, Styled, Whole
 from hwctl.cli.paragraphs import cells, columns_there, wrapped
 from hwctl.cli.view_fields import file_fields, gauges, parsed, remark, row_fields, shown, store_fields
 from hwctl.core import inspect as core
-from hwctl.core.inspect import DAMAGED_STATES, FileView, Freeable, Row, Selection, View
-from hwctl.stores.base import State, Store
+from hwctl.core.inspect import FileView, Freeable, Row, Selection, View
+from hwctl.stores.base import UNFIT, State, Store
 
 _BAR = 12
 _BAR_FROM = 80
@@ -116,7 +116,7 @@ class Report:
         totals = self._answer.totals
         totals.update(
             entries=sum(self._states.values()),
-            damaged=sum(self._states[state] for state in DAMAGED_STATES),
+            damaged=sum(self._states[state] for state in UNFIT),
             stale=self._stale,
             bytes=self._bytes,
             freeable_bytes=self._freeable.total,
@@ -146,7 +146,7 @@ class Report:
             documents = store.documents(row.artifact) if self._manifest else {}
             answer.result({**row_fields(row), **shown(documents, self._manifest), **(extra or {})})
             if not on_terminal:
-                answer.record(*record(row), problem=row.artifact.state in DAMAGED_STATES)
+                answer.record(*record(row), problem=row.artifact.state in UNFIT)
                 for name, data in documents.items():
                     answer.record("document", row.artifact.key, name, _plain(parsed(data)))
         if on_terminal and rows:

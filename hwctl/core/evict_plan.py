@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hwctl.core.plan import Action, Step, Target, foreign, in_use, may_act
-from hwctl.core.policy import EVICTABLE, Filters, Ledger, Limits, due, matches, oldest_first
+from hwctl.core.policy import Filters, Ledger, Limits, due, matches, oldest_first
 from hwctl.errors import Refused, Status
 from hwctl.fs import space
-from hwctl.stores.base import Artifact, Death, StalePolicy, State, Store
+from hwctl.stores.base import AT_REST, Artifact, Death, StalePolicy, State, Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ def plan(
     elsewhere: Counter[State] = Counter()
     for artifact in entries:
         ours = filters.quarantined and artifact.state is State.QUARANTINED
-        if artifact.bytes and artifact.state not in EVICTABLE and not ours:
+        if artifact.bytes and artifact.state not in AT_REST and not ours:
             elsewhere[artifact.state] += artifact.bytes
     barred = bool(steps) and all(
         step.status is Status.REFUSED and not may_act(store, step.artifact, other_users=other_users)
@@ -130,7 +130,7 @@ def plan_named(target: Target, filters: Filters, words: Sequence[str], *, other_
         raise Refused("names a whole store", path=target.store.root)
     if not may_act(target.store, artifact, other_users=other_users):
         return foreign(target, artifact, words)
-    allowed = {State.QUARANTINED} if filters.quarantined else EVICTABLE | {State.QUARANTINED}
+    allowed = {State.QUARANTINED} if filters.quarantined else AT_REST | {State.QUARANTINED}
     if artifact.state not in allowed:
         reason, status = _not_evicted(artifact, filters)
         return Step(target.store, artifact, Action.KEEP, reason, status=status)

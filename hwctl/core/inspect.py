@@ -20,14 +20,11 @@ from hwctl.errors import Finding, HwctlError, from_os_error
 from hwctl.fs import numa, space
 from hwctl.fs.mounts import Mount, mount_of, storage_class
 from hwctl.fs.paths import NotRegular, open_regular
-from hwctl.stores.base import Artifact, Death, Staleness, StalePolicy, State, Store
+from hwctl.stores.base import AT_REST, Artifact, Death, Staleness, StalePolicy, State, Store
 from hwctl.weights.safetensors_file import Header, read_header
 from hwctl.weights.tensor_layout import TensorEntry
 
 _MAY_BE_STALE = frozenset({State.STAGING, State.TEMPORARY, State.CONSUMING, State.ORPHAN})
-DAMAGED_STATES = frozenset({State.DAMAGED, State.INCOMPLETE, State.DENIED})
-"""States for which verify would answer "damaged"."""
-_AT_REST = DAMAGED_STATES | {State.READY}
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +184,7 @@ def _freeable(store: Store, row: Row) -> Freeable:
         return Freeable()
     if artifact.state is State.QUARANTINED:
         return Freeable(evict_quarantined=artifact.allocated)
-    if artifact.state in _AT_REST and store.removable(artifact) is None:
+    if artifact.state in AT_REST and store.removable(artifact) is None:
         return Freeable(evict=artifact.allocated)
     return Freeable()
 

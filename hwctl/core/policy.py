@@ -12,11 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
-from hwctl.stores.base import Artifact, State
-
-EVICTABLE = frozenset({State.READY, State.DENIED, State.DAMAGED, State.INCOMPLETE})
-"""Entries at rest. What is being made or used up is for reclaim-stale to judge, evidence in hand."""
-
+from hwctl.stores.base import AT_REST, Artifact, State
 
 BUDGET = "budget"
 """What binds a store when ``max_size`` does."""
@@ -52,7 +48,7 @@ class Filters:
 
     def take(self, artifact: Artifact) -> bool:
         """Whether the entry is one of those the caller speaks of."""
-        states = frozenset({State.QUARANTINED}) if self.quarantined else EVICTABLE
+        states = frozenset({State.QUARANTINED}) if self.quarantined else AT_REST
         return artifact.state in states and matches(artifact.key, self.match, self.exclude)
 
     def too_young(self, artifact: Artifact, now: int) -> bool:

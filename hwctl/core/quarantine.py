@@ -15,10 +15,9 @@ from hwctl.core.act import Deed, carry_out, require_unused
 from hwctl.core.plan import Action, Outcome, Result, Step, Target, foreign, in_use, may_act
 from hwctl.errors import Busy, Damaged, HwctlError, NotFound, Refused, Status, in_short
 from hwctl.fs.deadline import Deadline
-from hwctl.stores.base import Advance, Artifact, CheckOptions, Level, State, Store, silent
+from hwctl.stores.base import AT_REST, Advance, Artifact, CheckOptions, Level, State, Store, silent
 
-_MAY_BE_SET_ASIDE = frozenset({State.READY, State.DENIED, State.DAMAGED, State.INCOMPLETE})
-_IN_PLACE = _MAY_BE_SET_ASIDE | {State.CONSUMING, State.UNREADABLE}
+_IN_PLACE = AT_REST | {State.CONSUMING, State.UNREADABLE}
 """States of an entry that has the place of its key."""
 
 MAY_BE_RESTORED = frozenset({State.DENIED, State.QUARANTINED})
@@ -29,7 +28,7 @@ def plan(target: Target, reason: str, words: Sequence[str], *, other_users: bool
     artifact = _entry(target)
     if artifact.state is State.QUARANTINED:
         return Step(target.store, artifact, Action.KEEP, "it is quarantined already")
-    if artifact.state not in _MAY_BE_SET_ASIDE:
+    if artifact.state not in AT_REST:
         why = f"its state is {artifact.state}: only an artifact at rest can be quarantined"
         return Step(target.store, artifact, Action.KEEP, why, status=Status.REFUSED)
     if not may_act(target.store, artifact, other_users=other_users):

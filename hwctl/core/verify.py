@@ -16,6 +16,7 @@ from hwctl.core.absence import explain, of_staging
 from hwctl.errors import Busy, Finding, HwctlError, NotFound, Status, Unsupported, from_os_error
 from hwctl.fs.deadline import Deadline
 from hwctl.stores.base import (
+    UNFIT,
     Artifact,
     CheckOptions,
     Level,
@@ -36,9 +37,6 @@ CHECKED_STATES = frozenset(
 )
 """What a check of a whole store looks at: all that a reader could take for an artifact. Staging,
 quarantine, leftovers and strangers are counted and passed over."""
-
-_IN_PLACE = frozenset({State.DAMAGED, State.INCOMPLETE, State.DENIED})
-"""What can be set aside: not what is in quarantine already, in work, or half consumed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +189,7 @@ def judge(subject: Subject, level: Level, options: CheckOptions) -> Verdict:
         # Its place and markers say ready; now it is known better.
         report = replace(report, artifact=replace(report.artifact, state=State.DAMAGED))
     of_store = all(finding in subject.store.faults for finding in report.findings)
-    mendable = report.artifact.state in _IN_PLACE and not of_store
+    mendable = report.artifact.state in UNFIT and not of_store
     return Verdict(report.artifact, Status.DAMAGED, report, mendable=mendable)
 
 

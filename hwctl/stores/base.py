@@ -53,6 +53,14 @@ class State(enum.StrEnum):
     ABSENT = "absent"
 
 
+UNFIT = frozenset({State.INCOMPLETE, State.DAMAGED, State.DENIED})
+"""States of an artifact in its place that no reader takes: verify calls it damaged."""
+
+AT_REST = UNFIT | {State.READY}
+"""Artifacts in their place, which may be set aside or evicted. What is being made or used up is for
+reclaim-stale to judge, evidence in hand."""
+
+
 class Level(enum.StrEnum):
     """How deep a check looks; each level includes the ones before it."""
 
