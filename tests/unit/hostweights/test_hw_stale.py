@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 import uuid
+from dataclasses import replace
 from pathlib import Path
 
 import make_hostweights
 import pytest
-from holders import mapped
+from holders import locked, mapped
 
+from hwctl.core.absence import of_staging
+from hwctl.errors import Busy
 from hwctl.fs.deadline import Deadline
 from hwctl.fs.lock_table import Mode
 from hwctl.stores.base import Artifact, Death, StalePolicy, State
@@ -96,6 +100,18 @@ def test_staging_without_a_lock_file_is_dead_once_nobody_can_be_at_work(store: H
         assert verdict.death is Death.LIVE and f"pid {pid}" in verdict.evidence[-1]
     assert stale(open_store(store.root), older_than=1) is Death.PROVEN
     assert "its build lock has no file" in store.stale(the(store), StalePolicy()).evidence[1]
+
+
+def test_a_publisher_that_lives_is_told_in_full(store: HostWeightStore) -> None:
+    make_hostweights.make_staging(store.root, 0)
+    with locked(store.root / "locks" / f"{KEY}.build.lock", "exclusive") as pid:
+        verdict = store.stale(the(store), StalePolicy())
+        assert verdict.death is Death.LIVE
+        told = rf"its build lock is held by pid {pid} \(uid {os.geteuid()}, \S+, running for \d+ s\)"
+        assert re.fullmatch(told, verdict.evidence[1])
+        wanted = store.root / "artifacts" / KEY
+        error = of_staging(store, the(store), replace(the(store), path=wanted))
+        assert isinstance(error, Busy) and verdict.evidence[1] in error.message
 
 
 def test_a_term_keeps_what_is_young(store: HostWeightStore) -> None:
