@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import secrets
 import stat
-import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,7 +17,8 @@ from hwctl.errors import Refused, from_os_error
 from hwctl.fs.atomic import rename_noreplace, sync_dir
 from hwctl.fs.paths import kind_of, opened_dir
 from hwctl.fs.walk import Inode, inode_of
-from hwctl.stores.ktint8 import layout, note
+from hwctl.stores import note
+from hwctl.stores.ktint8 import layout
 
 _SHARED = stat.S_IWOTH | stat.S_ISVTX
 _OPEN_TO_ALL = 0o1777
@@ -50,9 +50,7 @@ def _move_in(base_fd: int, quarantine_fd: int, entry: str, name: str, reason: st
         except BaseException:
             os.rmdir(entry, dir_fd=quarantine_fd)
             raise
-        # The tree is out of sight from here on; a note that finds no room does not bring it back.
-        with suppress(OSError):
-            note.write(entry_fd, note.Note(reason, time.time_ns()))
+        note.write(entry_fd, reason)
         sync_dir(entry_fd)
     sync_dir(quarantine_fd)
 
@@ -75,7 +73,7 @@ def restore(base: Path, entry: str, inode: Inode | None) -> Path:
                     raise Refused(f"{base / name} is taken; nothing was moved", path=base / name) from exc
                 sync_dir(base_fd)
                 with suppress(OSError):  # it is for people, and the tree is back
-                    os.unlink(layout.NOTE, dir_fd=entry_fd)
+                    os.unlink(note.NAME, dir_fd=entry_fd)
             with suppress(OSError):  # whatever a stranger put beside the tree stays in quarantine
                 os.rmdir(entry, dir_fd=quarantine_fd)
             sync_dir(quarantine_fd)

@@ -23,7 +23,6 @@ EPHEMERAL_MANIFEST = "kt-ephemeral-manifest.json"
 PERSISTENT_MANIFEST = "kt-weight-manifest.json"
 LEASE = "kt-ephemeral-staging-lease.json"
 QUARANTINE = ".hwctl-quarantine"
-NOTE = "hwctl-note.json"
 
 INDEX_LIMIT = 2**31
 """Layer, part and expert numbers and all counts lie below it."""

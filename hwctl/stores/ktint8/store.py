@@ -18,6 +18,7 @@ from hwctl.fs.locks import acquire_dir
 from hwctl.fs.openfiles import OpenFiles, RecentOpenFiles, User
 from hwctl.fs.paths import opened_dir, read_document
 from hwctl.fs.remove import remove_tree
+from hwctl.stores import note
 from hwctl.stores.base import (
     Artifact,
     CheckOptions,
@@ -85,7 +86,7 @@ class KtInt8Store:
     def documents(self, artifact: Artifact) -> Mapping[str, bytes]:
         """Manifest, lease or note of an entry, whichever are there."""
         found: dict[str, bytes] = {}
-        names = (layout.EPHEMERAL_MANIFEST, layout.PERSISTENT_MANIFEST, layout.LEASE, layout.NOTE)
+        names = (layout.EPHEMERAL_MANIFEST, layout.PERSISTENT_MANIFEST, layout.LEASE, note.NAME)
         with suppress(OSError), opened_dir(artifact.path) as root_fd:
             for name in names:
                 with suppress(OSError):

@@ -16,8 +16,9 @@ from hwctl.fs.lock_table import LockTable
 from hwctl.fs.paths import kind_of, opened_dir
 from hwctl.fs.space import Usage, usage
 from hwctl.fs.walk import allocated, inode_of
+from hwctl.stores import note
 from hwctl.stores.base import Artifact, Family, Holders, State
-from hwctl.stores.ktint8 import layout, note, roots
+from hwctl.stores.ktint8 import layout, roots
 from hwctl.stores.ktint8.documents import ReadLease, read_lease
 from hwctl.stores.ktint8.finished import judge_documents
 from hwctl.stores.ktint8.layers import LayerState

@@ -8,27 +8,25 @@ without its locator a page's other files are orphans. The caller holds the page'
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import stat
-import time
 from collections.abc import Iterable
 from contextlib import suppress
 
 from hwctl.errors import HwctlError, Refused, from_os_error
 from hwctl.fs import space
-from hwctl.fs.atomic import create_document, rename_noreplace, sync_dir
+from hwctl.fs.atomic import rename_noreplace, sync_dir
 from hwctl.fs.paths import opened_dir, read_document
 from hwctl.fs.walk import inode_of
+from hwctl.stores import note
 from hwctl.stores.base import Artifact, Family, State
 from hwctl.stores.pageweights import layout
 from hwctl.stores.pageweights.documents import evictable_key
 from hwctl.stores.pageweights.layout import Kind, parse_name, quarantined_prefix
-from hwctl.stores.pageweights.records import DOCUMENT_LIMIT, parse_json
+from hwctl.stores.pageweights.records import DOCUMENT_LIMIT
 from hwctl.stores.pageweights.roots import Root
 
-_NOTE_LIMIT = 1 << 20
 _LAST = (Kind.ARTIFACT, Kind.RECEIPT, Kind.LOCATOR)
 
 
@@ -55,12 +53,14 @@ def entry(root: Root, name: str) -> Artifact | None:
             usage = space.usage(fd, name)
             if prefix is None or not stat.S_ISDIR(st.st_mode):
                 return _artifact(root, f"{layout.QUARANTINE}/{name}", path, State.FOREIGN, st, usage)
-            reason, when = _read_note(fd, name)
+            said = note.Note()
+            with suppress(OSError), opened_dir(name, dir_fd=fd) as entry_fd:
+                said = note.read(entry_fd)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as exc:
         raise from_os_error(exc, f"cannot look at {path}", path) from exc
-    return _artifact(root, prefix, path, State.QUARANTINED, st, usage, reason, when)
+    return _artifact(root, prefix, path, State.QUARANTINED, st, usage, said.reason, said.time_ns)
 
 
 def _artifact(
@@ -87,19 +87,6 @@ def _artifact(
         owner_uid=st.st_uid,
         reason=reason,
     )
-
-
-def _read_note(quarantine_fd: int, name: str) -> tuple[str | None, int | None]:
-    """Why and when; a note that is missing or unreadable hides no entry: it is for people."""
-    try:
-        with opened_dir(name, dir_fd=quarantine_fd) as fd:
-            value = parse_json(read_document(layout.NOTE, dir_fd=fd, limit=_NOTE_LIMIT).data)
-    except (OSError, ValueError):
-        return None, None
-    if not isinstance(value, dict):
-        return None, None
-    reason, when = value.get("reason"), value.get("time_ns")
-    return reason if isinstance(reason, str) else None, when if type(when) is int else None
 
 
 def set_aside(root: Root, prefix: str, names: Iterable[str], reason: str) -> str:
@@ -168,7 +155,7 @@ def is_hollow(root: Root, name: str) -> bool:
             opened_dir(layout.QUARANTINE, dir_fd=root.fd) as quarantine_fd,
             opened_dir(name, dir_fd=quarantine_fd) as entry_fd,
         ):
-            return set(os.listdir(entry_fd)) <= {layout.NOTE}
+            return set(os.listdir(entry_fd)) <= {note.NAME}
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError as exc:
@@ -190,8 +177,7 @@ def _move_in(root: Root, quarantine_fd: int, name: str, names: Iterable[str], re
             with suppress(OSError):
                 os.rmdir(name, dir_fd=quarantine_fd)
             raise
-        with suppress(OSError):  # out of sight is out of sight, with or without a note
-            create_document(entry_fd, layout.NOTE, _note(reason), 0o600)
+        note.write(entry_fd, reason)
         sync_dir(entry_fd)
     sync_dir(quarantine_fd)
 
@@ -220,11 +206,6 @@ def _rank(name: str) -> int:
     return _LAST.index(parse_name(name).kind)
 
 
-def _note(reason: str) -> bytes:
-    note = {"schema": "hwctl.note/1", "reason": reason, "time_ns": time.time_ns()}
-    return json.dumps(note, sort_keys=True).encode("ascii") + b"\n"
-
-
 def restore(root: Root, name: str) -> str:
     """Move the files of an entry back, locator last and over nothing; the prefix that is a page again.
 
@@ -248,7 +229,7 @@ def restore(root: Root, name: str) -> str:
                 raise _taken(root, str(exc.filename)) from exc
             sync_dir(root.fd)
             with suppress(OSError):
-                os.unlink(layout.NOTE, dir_fd=entry_fd)
+                os.unlink(note.NAME, dir_fd=entry_fd)
             with suppress(OSError):  # what a stranger put beside it stays
                 os.rmdir(name, dir_fd=quarantine_fd)
             sync_dir(quarantine_fd)

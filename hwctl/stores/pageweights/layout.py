@@ -21,7 +21,6 @@ DEFAULT_ROOT = Path("/dev/shm/nnf-resynthesis-none-page-weights-v1")
 
 EVICTION_LOCK = ".eviction.lock"
 QUARANTINE = "quarantine"
-NOTE = "hwctl-note.json"
 DOCUMENT_MODE = 0o600
 ARTIFACT_MODE = 0o400
 ROOT_MODE = 0o700

@@ -18,8 +18,9 @@ from hwctl.errors import NoRoom, NotFound, Refused
 from hwctl.fs.deadline import Deadline
 from hwctl.fs.lock_table import Mode
 from hwctl.fs.paths import opened_dir
+from hwctl.stores import note
 from hwctl.stores.base import Artifact, Family, StalePolicy, State
-from hwctl.stores.ktint8 import aside, layout, note, roots
+from hwctl.stores.ktint8 import aside, layout, roots
 from hwctl.stores.ktint8.deletion import remove_listed
 from hwctl.stores.ktint8.locating import recognise
 from hwctl.stores.ktint8.store import KtInt8Store, open_store
@@ -278,7 +279,7 @@ def test_quarantine_and_back(base: Path) -> None:
     assert not root.exists()
     assert (entry.state, entry.key, entry.reason) == (State.QUARANTINED, ktroot.RUN, "flipped bits \u2028")
     assert entry.path.parent == base / layout.QUARANTINE
-    assert sorted(os.listdir(entry.path)) == [layout.NOTE, root.name]
+    assert sorted(os.listdir(entry.path)) == [note.NAME, root.name]
     assert ktroot.snapshot(entry.path / root.name) == before
     assert [found.path for found in store.scan()] == [entry.path]
     back = store.restore(entry)
@@ -295,7 +296,7 @@ def test_restore_never_goes_over_anything(base: Path) -> None:
     with pytest.raises(Refused):
         store.restore(entry)
     assert (entry.path / root.name / ONE).exists()
-    assert (entry.path / layout.NOTE).exists()
+    assert (entry.path / note.NAME).exists()
 
 
 def test_quarantine_on_a_full_disk(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -322,8 +323,8 @@ def test_what_stands_in_place_of_the_note_keeps_no_tree_in_quarantine(base: Path
     root = ktroot.ready(base)
     store, artifact = the(base, root.name)
     entry = store.set_aside(artifact, "x")
-    (entry.path / layout.NOTE).unlink()
-    (entry.path / layout.NOTE).mkdir()
+    (entry.path / note.NAME).unlink()
+    (entry.path / note.NAME).mkdir()
     assert store.restore(entry).path == root
 
 
