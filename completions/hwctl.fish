@@ -74,8 +74,8 @@ complete -c hwctl -n '__fish_seen_subcommand_from publish; and __fish_seen_subco
 complete -c hwctl -n '__fish_seen_subcommand_from publish; and __fish_seen_subcommand_from pageweights' -F
 complete -c hwctl -n '__fish_seen_subcommand_from verify' -l level -x -a 'marker size full' -d 'How deep to look; each level includes the ones before.'
 complete -c hwctl -n '__fish_seen_subcommand_from verify' -l identity -r -F -d 'In the host weight store PATH: the artifact of this identity.'
-complete -c hwctl -n '__fish_seen_subcommand_from verify' -l authority -r -F -d 'In the page cache PATH: the page of this authority.'
-complete -c hwctl -n '__fish_seen_subcommand_from verify' -l source -r -F -d 'In the page cache PATH: the pages made from this source object.'
+complete -c hwctl -n '__fish_seen_subcommand_from verify' -l authority -r -F -d 'In the page cache PATH: the page of this authority. A page as PATH must be that one.'
+complete -c hwctl -n '__fish_seen_subcommand_from verify' -l source -r -F -d 'In the page cache PATH: the pages made from this source object. A page as PATH must be one.'
 complete -c hwctl -n '__fish_seen_subcommand_from verify' -l for -r -F -d 'The kt-int8 tree PATH must fit this model.'
 complete -c hwctl -n '__fish_seen_subcommand_from verify' -l numa -x -d 'Parts it must have, with --for.'
 complete -c hwctl -n '__fish_seen_subcommand_from verify' -l expect -x -d 'The kt-int8 tree PATH must have layers=RANGE, numa=N, experts=N, hidden=N or intermediate=N; repeatable.'

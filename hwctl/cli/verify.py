@@ -53,7 +53,7 @@ _Authority = Annotated[
         metavar="FILE",
         parser=units.path,
         show_default=False,
-        help="In the page cache PATH: the page of this authority.",
+        help="In the page cache PATH: the page of this authority. A page as PATH must be that one.",
     ),
 ]
 _Source = Annotated[
@@ -63,7 +63,7 @@ _Source = Annotated[
         metavar="OBJECT",
         parser=units.path,
         show_default=False,
-        help="In the page cache PATH: the pages made from this source object.",
+        help="In the page cache PATH: the pages made from this source object. A page as PATH must be one.",
     ),
 ]
 _For = Annotated[

@@ -37,7 +37,8 @@ def store_fields(view: View) -> dict[str, object]:
         "family": view.store.family.value,
         **named("store", view.store.root),
         "owner_uid": view.store.owner_uid,
-        "bytes": view.size,
+        "bytes": view.size.bytes,
+        "allocated_bytes": view.size.allocated,
         "budget_bytes": view.budget,
         "freeable_bytes": view.freeable.total,
         "freeable": asdict(view.freeable),
@@ -88,7 +89,8 @@ def _tensors(tensors: Sequence[TensorEntry]) -> Iterator[dict[str, object]]:
 def gauges(view: View) -> list[Gauge]:
     labels = {"family": view.store.family.value, "store": str(view.store.root)}
     found = [
-        Gauge("store_bytes", "Bytes in the store as its family counts them.", view.size, labels),
+        Gauge("store_bytes", "Bytes in the store as its family counts them.", view.size.bytes, labels),
+        Gauge("store_allocated_bytes", "What the disk gave for them.", view.size.allocated, labels),
         Gauge(
             "store_freeable_bytes", "What reclaiming and evicting could free.", view.freeable.total, labels
         ),

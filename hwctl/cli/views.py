@@ -177,9 +177,9 @@ def usage(view: View) -> str:
     """What the store takes, and a bar: of its budget where it has one, else of where it lies."""
     room, taken = view.room, view.room.total_bytes - view.room.free_bytes
     free = f"{text.size(room.free_bytes)} of {text.size(room.total_bytes)} free"
-    here = f"{text.size(view.size)} here"
+    here = f"{text.size(view.size.bytes)} here, {text.size(view.size.allocated)} allocated"
     if view.budget is not None:
-        budget = f"budget {_bar(view.size, view.budget)} of {text.size(view.budget)}"
+        budget = f"budget {_bar(view.size.bytes, view.budget)} of {text.size(view.budget)}"
         return f"{here}; {budget}; {room.binding} {free}"
     return f"{here}; {room.binding} {_bar(taken, room.total_bytes)}, {free}"
 

@@ -48,7 +48,7 @@ def plan(
         for artifact in garbage + oldest_first(taken + _unseen(entries, filters))
     ]
     room = space.room(store.root)
-    size = sum(artifact.bytes for artifact in taken) if filters.quarantined else store.size()
+    size = sum(artifact.bytes for artifact in taken) if filters.quarantined else store.size().bytes
     ledger = Ledger(limits, size, room.free_bytes, len(taken), room.total_bytes, room.binding)
     elsewhere: Counter[State] = Counter()
     for artifact in entries:

@@ -20,7 +20,7 @@ from hwctl.errors import Finding, HwctlError, from_os_error
 from hwctl.fs import numa, space
 from hwctl.fs.mounts import Mount, mount_of, storage_class
 from hwctl.fs.paths import NotRegular, open_regular
-from hwctl.stores.base import AT_REST, Artifact, Death, Staleness, StalePolicy, State, Store
+from hwctl.stores.base import AT_REST, Artifact, Death, Size, Staleness, StalePolicy, State, Store
 from hwctl.weights.safetensors_file import Header, read_header
 from hwctl.weights.tensor_layout import TensorEntry
 
@@ -69,7 +69,7 @@ class View:
 
     store: Store
     rows: tuple[Row, ...]
-    size: int
+    size: Size
     budget: int | None
     room: space.Room
     mount: Mount
@@ -142,7 +142,9 @@ def view(store: Store) -> View:
         size, budget = store.size(), store.budget()
     except HwctlError as exc:
         # A folder that only its owner may enter: the rows say which; the sum is what was seen.
-        size, budget = sum(row.artifact.bytes for row in rows), None
+        seen = [row.artifact for row in rows]
+        size = Size(sum(one.bytes for one in seen), sum(one.allocated for one in seen))
+        budget = None
         warnings.append(f"the size of {store.root} is incomplete: {exc.message}")
     return View(
         store, rows, size, budget, space.room(store.root), mount_of(store.root), freeable, tuple(warnings)

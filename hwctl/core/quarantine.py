@@ -15,10 +15,13 @@ from hwctl.core.act import Deed, carry_out, require_unused
 from hwctl.core.plan import Action, Outcome, Result, Step, Target, foreign, in_use, may_act
 from hwctl.errors import Busy, Damaged, HwctlError, NotFound, Refused, Status, in_short
 from hwctl.fs.deadline import Deadline
-from hwctl.stores.base import AT_REST, Advance, Artifact, CheckOptions, Level, State, Store, silent
+from hwctl.stores.base import AT_REST, Advance, Artifact, CheckOptions, Family, Level, State, Store, silent
 
 _IN_PLACE = AT_REST | {State.CONSUMING, State.UNREADABLE}
 """States of an entry that has the place of its key."""
+
+_WITH_FILES_OF_ORPHANS = frozenset({Family.PAGEWEIGHTS})
+"""Where an orphan is files of an artifact, which reclaim-stale may have to leave to a person."""
 
 MAY_BE_RESTORED = frozenset({State.DENIED, State.QUARANTINED})
 
@@ -28,7 +31,8 @@ def plan(target: Target, reason: str, words: Sequence[str], *, other_users: bool
     artifact = _entry(target)
     if artifact.state is State.QUARANTINED:
         return Step(target.store, artifact, Action.KEEP, "it is quarantined already")
-    if artifact.state not in AT_REST:
+    orphan = artifact.state is State.ORPHAN and artifact.family in _WITH_FILES_OF_ORPHANS
+    if artifact.state not in AT_REST and not orphan:
         why = f"its state is {artifact.state}: only an artifact at rest can be quarantined"
         return Step(target.store, artifact, Action.KEEP, why, status=Status.REFUSED)
     if not may_act(target.store, artifact, other_users=other_users):

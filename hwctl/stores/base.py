@@ -208,6 +208,14 @@ class Staleness:
 
 
 @dataclass(frozen=True, slots=True)
+class Size:
+    """How much something is: apparent ``bytes``, and ``allocated`` as the disk gave them, each inode once."""
+
+    bytes: int
+    allocated: int
+
+
+@dataclass(frozen=True, slots=True)
 class Match:
     """PATH as a family recognised it, by names and markers only.
 
@@ -254,8 +262,8 @@ class Store(Protocol):
         """The uid that may change this entry: the root's owner, or a tree's own owner in a shared base."""
         ...
 
-    def size(self) -> int:
-        """Bytes in the store as the family counts them against a budget, files it does not know included."""
+    def size(self) -> Size:
+        """What is in the store as the family counts it against a budget, files it does not know included."""
         ...
 
     def budget(self) -> int | None:

@@ -97,9 +97,11 @@ def test_what_evict_would_keep_is_not_said_to_be_freeable(hwctl: Run, base: Path
 
 
 def test_the_bar_says_what_it_is_a_bar_of(weights: Path, pages: Path) -> None:
-    shown = on_a_terminal("inspect", weights, env=PLAIN)
-    assert re.search(r"KiB here; file system \[#*-*\] <?\d+% used, \S+ \w+ of \S+ \w+ free", shown)
-    assert re.search(r"here; budget \[#-*\] <1% used of ", on_a_terminal("inspect", pages, env=PLAIN))
+    shown = " ".join(on_a_terminal("inspect", weights, env=PLAIN).split())
+    assert re.search(r"KiB here, \S+ KiB allocated; file system \[#*-*\] <?\d+% used, ", shown)
+    assert re.search(r"% used, \S+ \w+ of \S+ \w+ free", shown)
+    shown = " ".join(on_a_terminal("inspect", pages, env=PLAIN).split())
+    assert re.search(r"allocated; budget \[#-*\] <1% used of ", shown)
 
 
 def test_shared_memory_without_a_tree_is_no_store(hwctl: Run) -> None:

@@ -30,8 +30,13 @@ def store_bytes(root: StoreRoot) -> int:
 
     Hard links count each time and sparse files with their apparent size, as upstream counts.
     """
+    return store_usage(root).bytes
+
+
+def store_usage(root: StoreRoot) -> space.Usage:
+    """The same, with what the disk gave for it and for the folders."""
     with opened_dir(root.path.parent) as parent:
-        return space.usage(parent, root.path.name).bytes
+        return space.usage(parent, root.path.name)
 
 
 class Admission:

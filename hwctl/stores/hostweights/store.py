@@ -25,6 +25,7 @@ from hwctl.stores.base import (
     Level,
     Removed,
     Report,
+    Size,
     Staleness,
     StalePolicy,
 )
@@ -94,9 +95,10 @@ class HostWeightStore:
         del artifact
         return self._root.owner_uid
 
-    def size(self) -> int:
+    def size(self) -> Size:
         with _told(self._root.path):
-            return capacity.store_bytes(self._root)
+            used = capacity.store_usage(self._root)
+        return Size(used.bytes, used.allocated)
 
     def budget(self) -> int | None:
         limits = self._root.capacity

@@ -27,6 +27,7 @@ from hwctl.stores.base import (
     Level,
     Removed,
     Report,
+    Size,
     Staleness,
     StalePolicy,
     State,
@@ -77,8 +78,9 @@ class KtInt8Store:
         """The tree's own owner: a base is shared by all users of a machine."""
         return self.owner_uid if artifact.owner_uid is None else artifact.owner_uid
 
-    def size(self) -> int:
-        return sum(artifact.bytes for artifact in self.scan() if artifact.state is not State.FOREIGN)
+    def size(self) -> Size:
+        ours = [artifact for artifact in self.scan() if artifact.state is not State.FOREIGN]
+        return Size(sum(one.bytes for one in ours), sum(one.allocated for one in ours))
 
     def budget(self) -> None:
         """Nothing limits a base but the room there is."""

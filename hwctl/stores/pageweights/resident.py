@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hwctl.errors import from_os_error
+from hwctl.fs.walk import Inode, allocated, inode_of
 from hwctl.stores.pageweights.layout import Kind, parse_name
 from hwctl.stores.pageweights.place import Place
 
@@ -20,13 +21,15 @@ SUFFIX = ".safetensors"
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """``resident`` is the sum in bytes over every name that counts, strangers among them.
+    """``resident`` is the sum in bytes over every name that counts, strangers among them; ``allocated`` is
+    what the disk gave for those names themselves, each inode once.
 
     ``clocks`` holds (mtime ns, prefix) of every locator, ``artifacts`` the sizes of the cache's own artifacts
     by prefix and then by key.
     """
 
     resident: int
+    allocated: int
     clocks: tuple[tuple[int, str], ...]
     artifacts: Mapping[str, Mapping[str, int]]
 
@@ -34,6 +37,7 @@ class Listing:
 def one_pass(place: Place) -> Listing:
     """Look at the directory once. What vanishes meanwhile counts nothing, and its own program dies of it."""
     resident = 0
+    blocks: dict[Inode, int] = {}
     clocks: list[tuple[int, str]] = []
     artifacts: dict[str, dict[str, int]] = {}
     try:
@@ -53,11 +57,12 @@ def one_pass(place: Place) -> Listing:
                     continue
                 size = counted(place.dir_fd, entry.name, st)
                 resident += size
+                blocks[inode_of(st)] = allocated(st)
                 if name.prefix is not None and name.key is not None:
                     artifacts.setdefault(name.prefix, {})[name.key] = size
     except OSError as exc:
         raise from_os_error(exc, "cannot list the cache") from exc
-    return Listing(resident, tuple(clocks), artifacts)
+    return Listing(resident, sum(blocks.values()), tuple(clocks), artifacts)
 
 
 def counted(dir_fd: int, name: str, st: os.stat_result) -> int:

@@ -26,6 +26,7 @@ from hwctl.stores.base import (
     Level,
     Removed,
     Report,
+    Size,
     Staleness,
     StalePolicy,
     State,
@@ -88,10 +89,11 @@ class PageStore:
         del artifact
         return self.owner_uid
 
-    def size(self) -> int:
+    def size(self) -> Size:
         """Artifacts alone, strangers and orphans among them; see ``resident.one_pass``."""
         with self._opened() as root:
-            return one_pass(root.place).resident
+            listing = one_pass(root.place)
+        return Size(listing.resident, listing.allocated)
 
     def budget(self) -> int:
         """What the cache's own program allows itself here when nobody tells it otherwise."""

@@ -308,12 +308,12 @@ def test_the_size_follows_what_goes(kit: Kit) -> None:
     kit.artifact(0)
     kit.artifact(1)
     store = kit.open()
-    before = store.size()
+    before = store.size().bytes
     artifact = the(store, kit.key(0), State.READY)
     assert before >= 2 * artifact.bytes > 0
     with store.lease(artifact, Mode.EXCLUSIVE, NOW()):
         store.remove(artifact)
-    assert before - store.size() == artifact.bytes
+    assert before - store.size().bytes == artifact.bytes
 
 
 def test_a_stranger_in_the_store_is_seen_and_left_alone(kit: Kit) -> None:

@@ -131,12 +131,12 @@ def test_only_keys_that_match_are_looked_at(kit: Kit) -> None:
 
 def test_the_oldest_goes_first_and_not_one_more_than_needed(kit: Kit) -> None:
     store = three(kit)
-    size = store.size()
+    size = store.size().bytes
     walk, outcomes = run(store, Limits(max_size=size - 1))
     assert [outcome.step.artifact.key for outcome in outcomes] == [kit.key(0)]
     assert ready(store) == {kit.key(1), kit.key(2)}
     assert not walk.shortfalls()
-    assert walk.ledger.size == store.size()
+    assert walk.ledger.size == store.size().bytes
 
 
 def test_a_dry_run_says_what_the_run_does_and_changes_nothing(kit: Kit) -> None:
@@ -199,7 +199,7 @@ def test_a_target_out_of_reach_says_what_is_missing(kit: Kit) -> None:
         walk, outcomes = run(store, Limits(max_size=1))
     assert ready(store) == {kit.key(0)}
     (short,) = walk.shortfalls()
-    assert short.measure is Measure.SIZE and short.remainder == store.size() - 1
+    assert short.measure is Measure.SIZE and short.remainder == store.size().bytes - 1
     assert sum(outcome.result is Result.DONE for outcome in outcomes) == 2
 
 

@@ -217,5 +217,5 @@ def test_an_eviction_leaves_what_was_recorded(
     if "dangling" not in evict_case and "done" in hwctl["verdicts"]:
         left = sum(p.lstat().st_size for p in Path(ctx.root).iterdir() if p.suffix == ".safetensors")
         with roots.opened(ctx.root) as root:
-            assert open_store(ctx.root).size() == left
+            assert open_store(ctx.root).size().bytes == left
             assert root.place.uid == os.geteuid()

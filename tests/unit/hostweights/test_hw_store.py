@@ -431,4 +431,4 @@ def test_a_scan_of_many_stays_linear(tmp_path: Path) -> None:
 def test_the_root_fixture_is_an_empty_store(root: StoreRoot) -> None:
     store = HostWeightStore(root)
     assert list(store.scan()) == [] and store.budget() is None
-    assert store.size() == sum(path.stat().st_size for path in root.path.glob("*.json"))
+    assert store.size().bytes == sum(path.stat().st_size for path in root.path.glob("*.json"))

@@ -361,7 +361,7 @@ def test_size_counts_trees(base: Path) -> None:
     root = ktroot.ready(base)
     (base / "kt-int8-x").write_bytes(b"x" * 1000)
     store, artifact = the(base, root.name)
-    assert store.size() == artifact.bytes
+    assert store.size().bytes == artifact.bytes
     assert store.actor(artifact) == os.getuid()
     assert not store.deny(artifact, "x")
 
