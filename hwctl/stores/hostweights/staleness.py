@@ -19,7 +19,7 @@ from hwctl.fs.lock_holders import held_by_other
 from hwctl.fs.openfiles import OpenFiles
 from hwctl.fs.paths import opened_dir
 from hwctl.fs.unused import GRACE_NS, disuse
-from hwctl.fs.walk import inode_of, walk_stats
+from hwctl.fs.walk import walk_stats
 from hwctl.stores.base import Artifact, Death, Staleness, StalePolicy, State
 from hwctl.stores.hostweights import layout
 from hwctl.stores.hostweights.layout import CLEANUP, INIT_LOCK, LOCKS, STICKY, WRITE_BITS, Place
@@ -125,7 +125,5 @@ def _without_lock(
 ) -> tuple[Life, str]:
     path = spot.path(root.path)
     with opened_dir(path.parent) as folder:
-        stats = list(walk_stats(folder, path.name))
-    newest = max((max(st.st_mtime_ns, st.st_ctime_ns) for st in stats), default=0)
-    grace = GRACE_NS if policy.older_than is None else policy.older_than
-    return disuse({inode_of(st) for st in stats}, newest, root.owner_uid, grace, open_files)
+        grace = GRACE_NS if policy.older_than is None else policy.older_than
+        return disuse(walk_stats(folder, path.name), root.owner_uid, grace, open_files)

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import os
 import stat
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
 from hwctl.errors import Refused
-from hwctl.fs.liveness import Life, in_initial_pid_namespace, uid_of
+from hwctl.fs.liveness import Life, in_initial_pid_namespace
 from hwctl.fs.lock_holders import held_by_other
 from hwctl.fs.openers import opened
 from hwctl.fs.openfiles import OpenFiles, User
 from hwctl.fs.paths import opened_dir
-from hwctl.fs.walk import Inode, inode_of, walk_stats
+from hwctl.fs.unused import disuse, hidden
+from hwctl.fs.walk import inode_of, walk_stats
 from hwctl.stores.base import Artifact, Death, Staleness, StalePolicy, State
 from hwctl.stores.ktint8 import layout, stranger
 from hwctl.stores.ktint8.documents import read_lease, read_manifest
@@ -117,35 +117,17 @@ def _ready(tree: _Tree, policy: StalePolicy) -> Staleness:
 
 
 def _unused(tree: _Tree, grace_ns: int, evidence: tuple[str, ...]) -> Staleness:
-    """Whether nobody can be at work in a tree that no lock speaks for; the first doubt decides."""
-    if not in_initial_pid_namespace():
-        why = "only the initial pid namespace shows every process that may use it"
-        return Staleness(Death.UNPROVEN, (*evidence, why))
-    inodes, age_ns = _facts(tree.root_fd, grace_ns)
-    if age_ns < grace_ns:
-        why = f"something in it changed {age_ns // _NS} s ago, less than {grace_ns / _NS:g} s"
-        return Staleness(Death.LIVE, (why, *evidence))
-    seen = tree.open_files()
-    users = seen.users(inodes)
-    if users:
-        return Staleness(Death.LIVE, (users[0].describe(), *evidence))
-    hidden = _hidden(seen, tree.artifact)
-    if hidden is not None:
-        return Staleness(Death.UNPROVEN, (*evidence, f"pid {hidden} of its owner cannot be looked into"))
-    return Staleness(
-        Death.PROVEN,
-        (*evidence, _FREE, "no process of its owner uses it", f"nothing changed for {age_ns / _NS:.1f} s"),
-    )
+    """Whether nobody can be at work in a tree that no lock speaks for.
 
-
-def _hidden(seen: OpenFiles, artifact: Artifact) -> int | None:
-    """A process that may use the tree and could not be looked into.
-
-    Processes of other users are no doubt: kt-kernel and hwctl refuse a tree that is not their own. Nor is
-    pid 1, which here is the machine's init and may keep even root from looking.
+    Processes of other users are no doubt: kt-kernel and hwctl refuse a tree that is not their own.
     """
-    hidden = (pid for pid in seen.unreadable if pid != 1 and uid_of(pid) == artifact.owner_uid)
-    return next(hidden, None)
+    files, owner = walk_stats(tree.root_fd, "."), tree.artifact.owner_uid
+    life, clause = disuse(files, owner, grace_ns, tree.open_files, recent=Life.ALIVE)
+    if life is Life.ALIVE:
+        return Staleness(Death.LIVE, (clause, *evidence))
+    if life is Life.UNKNOWN:
+        return Staleness(Death.UNPROVEN, (*evidence, clause))
+    return Staleness(Death.PROVEN, (*evidence, _FREE, clause))
 
 
 def users(
@@ -184,21 +166,5 @@ def _blind(seen: OpenFiles, artifact: Artifact) -> str | None:
     if not in_initial_pid_namespace():
         where = "run hwctl on the host, or in a pod with hostPID: true"
         return f"a process outside this pid namespace uses it ({where})"
-    hidden = _hidden(seen, artifact)
-    return None if hidden is None else f"pid {hidden} of its owner uses it (run hwctl as root)"
-
-
-def _facts(root_fd: int, grace_ns: int) -> tuple[set[Inode], int]:
-    """The inodes of a tree and how long nothing in it has changed, in one walk.
-
-    A stamp from further ahead than the grace time cannot be true and says nothing; a clock that was set back
-    a little makes a change look as if it were yet to come, and that counts as now.
-    """
-    inodes: set[Inode] = set()
-    newest, latest = 0, time.time_ns() + grace_ns
-    for st in walk_stats(root_fd, "."):
-        inodes.add(inode_of(st))
-        for stamp in (st.st_mtime_ns, st.st_ctime_ns):
-            if newest < stamp <= latest:
-                newest = stamp
-    return inodes, max(0, time.time_ns() - newest)
+    pid = hidden(seen, artifact.owner_uid)
+    return None if pid is None else f"pid {pid} of its owner uses it (run hwctl as root)"

@@ -17,7 +17,6 @@ from hwctl.fs.liveness import Life
 from hwctl.fs.lock_holders import held_by_other
 from hwctl.fs.openfiles import OpenFiles
 from hwctl.fs.unused import GRACE_NS, disuse
-from hwctl.fs.walk import inode_of
 from hwctl.stores.base import Artifact, Death, Staleness, StalePolicy, State
 from hwctl.stores.pageweights import aside, layout
 from hwctl.stores.pageweights.layout import Kind, parse_name, quarantined_prefix
@@ -78,9 +77,8 @@ def _without_lock(
         return Life.ALIVE, "somebody removes files of its prefix right now"
     except OSError as exc:
         raise from_os_error(exc, "cannot look at the files of its prefix", artifact.path) from exc
-    newest = max((max(st.st_mtime_ns, st.st_ctime_ns) for st in stats), default=0)
     grace = GRACE_NS if policy.older_than is None else policy.older_than
-    return disuse({inode_of(st) for st in stats}, newest, root.place.uid, grace, open_files)
+    return disuse(stats, root.place.uid, grace, open_files)
 
 
 def _judge_library(root: Root, artifact: Artifact, policy: StalePolicy) -> Staleness:

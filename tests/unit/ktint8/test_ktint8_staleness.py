@@ -16,11 +16,12 @@ from typing import Any
 import ktroot
 import pytest
 
+from hwctl.fs import unused
 from hwctl.fs.deadline import Deadline
 from hwctl.fs.lock_table import Mode
 from hwctl.fs.locks import acquire_dir
 from hwctl.stores.base import Artifact, Death, Staleness, StalePolicy, State
-from hwctl.stores.ktint8 import producer, staleness
+from hwctl.stores.ktint8 import producer
 from hwctl.stores.ktint8.locating import recognise
 from hwctl.stores.ktint8.store import open_store
 
@@ -192,7 +193,7 @@ def test_outside_the_initial_pid_namespace_a_bare_pid_proves_nothing(
     assert verdict.death is Death.UNPROVEN
     assert "initial pid namespace" in verdict.evidence[0]
     monkeypatch.undo()
-    monkeypatch.setattr(staleness, "in_initial_pid_namespace", lambda: False)
+    monkeypatch.setattr(unused, "in_initial_pid_namespace", lambda: False)
     assert judge(root).death is Death.UNPROVEN
 
 
