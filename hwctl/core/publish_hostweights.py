@@ -7,7 +7,6 @@ commit are the store's.
 
 from __future__ import annotations
 
-import enum
 import os
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -19,6 +18,7 @@ from hwctl.core.checkpoint_material import from_checkpoint
 from hwctl.core.existing_artifact import look_at, require_known, require_same, sound, what_is_wrong
 from hwctl.core.other_users import refusal
 from hwctl.core.publish_material import FormatMetadata, Material, Naming, Work
+from hwctl.core.publishing import Publishing
 from hwctl.core.tensor_stream import Stream
 from hwctl.errors import Refused, Usage
 from hwctl.fs import space
@@ -38,15 +38,6 @@ from hwctl.weights.checkpoint import open_checkpoint
 
 _DOCUMENTS = 3
 """The artifact's directory, its manifest and its marker."""
-
-
-class Publishing(enum.StrEnum):
-    """What became of a publication."""
-
-    PUBLISHED = "published"
-    ALREADY_PUBLISHED = "already-published"
-    JOINED = "joined"
-    PLANNED = "planned"
 
 
 _BECAME = {

@@ -7,13 +7,13 @@ Whatever ends it early, a signal too, its own staging is removed on the way out 
 
 from __future__ import annotations
 
-import enum
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from hwctl.core.ktint8_filling import fill
 from hwctl.core.ktint8_material import Material, require_torch
 from hwctl.core.ktint8_target import existing, make_base
+from hwctl.core.publishing import Publishing
 from hwctl.errors import Refused
 from hwctl.fs import space
 from hwctl.fs.deadline import Deadline
@@ -25,15 +25,6 @@ from hwctl.stores.ktint8.expect import Expectation
 from hwctl.stores.ktint8.publish import Published, publish_staged
 from hwctl.stores.ktint8.staging_root import begin
 from hwctl.weights.amx import Geometry
-
-
-class Outcome(enum.StrEnum):
-    """What became of a publication; JOINED when another process published the same meanwhile."""
-
-    PUBLISHED = "published"
-    ALREADY = "already-published"
-    JOINED = "joined"
-    PLANNED = "planned"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +42,7 @@ class Work:
 class Publication:
     """What was published, or would be. ``kept`` counts the layers an interrupted conversion had finished."""
 
-    outcome: Outcome
+    outcome: Publishing
     path: Path
     geometry: Geometry
     layers: tuple[int, ...]
@@ -77,14 +68,14 @@ def publish(material: Material, work: Work) -> Publication:
     work.expect(material.bytes)
     found = existing(target, order)
     if found is not None:
-        return _publication(Outcome.ALREADY, material, found)
+        return _publication(Publishing.ALREADY_PUBLISHED, material, found)
     make_base(target.base)
     staging = begin(target.base, order, work.wait, workers=material.jobs)
     if staging is None:
         joined = existing(target, order)
         if joined is None:
             raise Refused(f"{target.path} was published and consumed by others meanwhile", path=target.path)
-        return _publication(Outcome.JOINED, material, joined)
+        return _publication(Publishing.JOINED, material, joined)
     with staging:
         kept = len(staging.done)
         work.advance(order.geometry.layer_bytes * kept)
@@ -93,7 +84,7 @@ def publish(material: Material, work: Work) -> Publication:
             for layer, digests in staging.done.items():
                 material.tree.require_digests(layer, digests)
         published = publish_staged(staging, target.schema)
-    return _publication(Outcome.PUBLISHED, material, published, kept)
+    return _publication(Publishing.PUBLISHED, material, published, kept)
 
 
 def foresee(material: Material) -> Publication:
@@ -101,13 +92,13 @@ def foresee(material: Material) -> Publication:
     target = material.target
     found = existing(target, material.order)
     if found is not None:
-        return _publication(Outcome.ALREADY, material, found)
+        return _publication(Publishing.ALREADY_PUBLISHED, material, found)
     space.require(target.base, material.bytes, material.files, what=str(target.path))
-    return _publication(Outcome.PLANNED, material, None)
+    return _publication(Publishing.PLANNED, material, None)
 
 
 def _publication(
-    outcome: Outcome, material: Material, published: Published | None, kept: int = 0
+    outcome: Publishing, material: Material, published: Published | None, kept: int = 0
 ) -> Publication:
     order, digest = material.order, None if published is None else published.manifest_sha256
     return Publication(outcome, material.target.path, order.geometry, order.layers, digest, kept)
@@ -132,7 +123,7 @@ def _adopted(path: Path, run_id: str, adoption: Adoption) -> Publication:
     adopted = publish_staging(path, run_id, adoption)
     published = adopted.published
     return Publication(
-        Outcome.PLANNED if published is None else Outcome.PUBLISHED,
+        Publishing.PLANNED if published is None else Publishing.PUBLISHED,
         path.with_name(layout.ready_name(run_id)),
         adopted.geometry,
         adopted.layers,

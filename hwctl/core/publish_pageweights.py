@@ -6,7 +6,6 @@ eviction after it are the cache's own.
 
 from __future__ import annotations
 
-import enum
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +13,7 @@ from pathlib import Path
 
 from hwctl.core.expected import measure, read_authority_file
 from hwctl.core.other_users import refusal
+from hwctl.core.publishing import Publishing
 from hwctl.errors import Damaged, HwctlError, NotFound, Refused, Usage
 from hwctl.fs.deadline import Deadline
 from hwctl.fs.mounts import mount_of, mount_of_fd
@@ -28,15 +28,6 @@ from hwctl.stores.pageweights.reading import Pace
 from hwctl.stores.pageweights.roots import Root
 from hwctl.stores.pageweights.store import open_store
 from hwctl.stores.pageweights.writer import ArtifactPlan, judge_offer, plan_artifact
-
-
-class Publishing(enum.StrEnum):
-    """What became of a publication."""
-
-    PUBLISHED = "published"
-    ALREADY_PUBLISHED = "already-published"
-    JOINED = "joined"
-    PLANNED = "planned"
 
 
 @dataclass(frozen=True, slots=True)

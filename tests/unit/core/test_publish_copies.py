@@ -11,7 +11,8 @@ from typing import Any
 import make_hostweights
 import pytest
 
-from hwctl.core.publish_hostweights import Publishing, Request, publish
+from hwctl.core.publish_hostweights import Request, publish
+from hwctl.core.publishing import Publishing
 from hwctl.errors import Damaged
 
 VALUES = {"a": b"\1\2", "b": b"\3\4\5"}

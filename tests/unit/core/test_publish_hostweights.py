@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from hwctl.core.publish_hostweights import Publishing, Request, foresee, publish
+from hwctl.core.publish_hostweights import Request, foresee, publish
 from hwctl.core.publish_material import Work
+from hwctl.core.publishing import Publishing
 from hwctl.errors import Refused
 from hwctl.weights.safetensors_file import build_header
 
