@@ -6,6 +6,7 @@ must agree with an upstream's own rules finds the fields here and applies them i
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from dataclasses import dataclass
@@ -83,13 +84,18 @@ class Mount:
     options: bytes = b""
 
 
+_MOUNTINFO = "/proc/self/mountinfo"
+_READ = 1 << 16
+
+
 def mounts() -> tuple[Mount, ...]:
     """All mounts of the caller's namespace in the kernel's order."""
-    return parse_mountinfo(Path("/proc/self/mountinfo").read_bytes())
+    return parse_mountinfo(_bytes_of(_MOUNTINFO))
 
 
+@functools.lru_cache(maxsize=4)
 def parse_mountinfo(raw: bytes) -> tuple[Mount, ...]:
-    """The mounts in the bytes of /proc/PID/mountinfo."""
+    """The mounts in the bytes of /proc/PID/mountinfo, parsed once: a run asks for each of 10,000 files."""
     parsed = (_parse(line) for line in raw.split(b"\n"))
     return tuple(mount for mount in parsed if mount is not None)
 
@@ -117,9 +123,24 @@ def _unescape(field: bytes) -> bytes:
     return _OCTAL.sub(lambda match: bytes([int(match.group(1), 8)]), field)
 
 
+def _bytes_of(path: str) -> bytes:
+    """A file of /proc, which a deletion asks several times for each file; pathlib takes twice as long."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return b"".join(iter(lambda: os.read(fd, _READ), b""))
+    finally:
+        os.close(fd)
+
+
 def plain_devices() -> frozenset[int]:
     """The st_dev of every mounted file system whose files all carry just that number."""
-    return frozenset(os.makedev(*mount.device) for mount in mounts() if mount.fs_type not in OTHER_DEVICES)
+    return _plain_devices(_bytes_of(_MOUNTINFO))
+
+
+@functools.lru_cache(maxsize=4)
+def _plain_devices(raw: bytes) -> frozenset[int]:
+    table = parse_mountinfo(raw)
+    return frozenset(os.makedev(*mount.device) for mount in table if mount.fs_type not in OTHER_DEVICES)
 
 
 def mount_of(path: Path) -> Mount:
@@ -156,7 +177,7 @@ def mount_of_fd(fd: int) -> Mount:
 def mount_id(fd: int) -> int | None:
     """The id of the mount that an open descriptor came through, None where the kernel does not say."""
     try:
-        raw = Path(f"/proc/self/fdinfo/{fd}").read_bytes()
+        raw = _bytes_of(f"/proc/self/fdinfo/{fd}")
     except OSError:
         return None
     for line in raw.splitlines():

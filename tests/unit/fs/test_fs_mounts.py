@@ -88,3 +88,11 @@ def test_classes_are_an_allow_list() -> None:
         "vfat": "unknown",
     }
     assert not mounts.LOCAL_DISK & mounts.REMOTE
+
+
+def test_the_table_is_parsed_once_as_long_as_it_is_the_same() -> None:
+    """A deletion of 10,000 files asks for each."""
+    mounts.parse_mountinfo.cache_clear()
+    assert mounts.plain_devices() == mounts.plain_devices()
+    assert mounts.mounts() is mounts.mounts()
+    assert mounts.parse_mountinfo.cache_info().misses <= 2  # somebody may mount something meanwhile
