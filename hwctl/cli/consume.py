@@ -84,8 +84,7 @@ def consume(
     is --check-only. A signal stops the run after the layer in hand; run again, it goes on with the layers
     that are left, which kt-kernel's own reader cannot. Under hwctl exec the lease that it holds is converted.
     """
-    if family not in (None, params.Family.KTINT8):
-        raise Usage("consume knows kt-int8 trees only")
+    params.require_family(family, params.Family.KTINT8, "consume")
     given = [option for option in (to, each, discard or None, check_only or None) if option is not None]
     if len(given) != 1:
         raise Usage("say what happens to the layers: one of --to, --each, --discard and --check-only")

@@ -13,6 +13,7 @@ import typer
 
 from hwctl.cli import environment, units
 from hwctl.cli.output import Colors
+from hwctl.errors import Usage
 from hwctl.stores.base import Family, Level
 
 __all__ = ["Colors", "Family", "Level"]
@@ -142,3 +143,9 @@ def default_jobs(jobs: int | None) -> int:
     import os
 
     return jobs if jobs is not None else min(_MOST_JOBS, len(os.sched_getaffinity(0)))
+
+
+def require_family(given: Family | None, only: Family, verb: str) -> None:
+    """Raise Usage where --family asks a verb of one family for another."""
+    if given not in (None, only):
+        raise Usage(f"{verb} is of the family {only} only")

@@ -13,7 +13,6 @@ from hwctl.cli import publishing_hostweights as publishing
 from hwctl.cli.answer import Answer
 from hwctl.cli.publishing_hostweights import Scope
 from hwctl.errors import Usage
-from hwctl.stores.base import Family
 
 EXAMPLES = """
 Examples:
@@ -182,8 +181,7 @@ def publish_hostweights(
     A store belongs to one user and is made with mode 0700, since vLLM-Omni refuses any other: publish as the
     user that serves from it.
     """
-    if family not in (None, Family.HOSTWEIGHTS):
-        raise Usage("publish hostweights is of the family hostweights only")
+    params.require_family(family, params.Family.HOSTWEIGHTS, "publish hostweights")
     if identity is None and trust_identity:
         raise Usage("--trust-identity belongs to --identity")
     if identity is not None and (model_id or revision):

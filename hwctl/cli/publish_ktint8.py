@@ -107,8 +107,7 @@ def publish_ktint8(
     said) waits for another process at the same run.
     """
     del yes  # nothing is asked; accepted like on every verb that writes
-    if family not in (None, params.Family.KTINT8):
-        raise Usage("--family contradicts publish ktint8")
+    params.require_family(family, params.Family.KTINT8, "publish ktint8")
     if persistent is not None and (run_id is not None or base is not None):
         raise Usage("--persistent takes no --run-id and no --base: DIR says where the store lies")
     with Answer(

@@ -13,7 +13,6 @@ from hwctl.cli.answer import Answer
 from hwctl.cli.document import artifact_fields
 from hwctl.cli.output import Whole
 from hwctl.errors import Usage
-from hwctl.stores.base import Family
 from hwctl.stores.pageweights.layout import DEFAULT_ROOT
 
 if TYPE_CHECKING:
@@ -149,8 +148,7 @@ def publish_pageweights(
     is refused, and a damaged page stays until it is quarantined. A dry run tells what would go for the
     budget; it does not read the weights that are offered, so a NaN among them shows when they are published.
     """
-    if family not in (None, Family.PAGEWEIGHTS):
-        raise Usage("publish pageweights is of the family pageweights only")
+    params.require_family(family, params.Family.PAGEWEIGHTS, "publish pageweights")
     wanted = _wanted(authority, source, source_format_revision, page_id)
     with Answer(
         "publish pageweights", json=json, quiet=quiet, verbose=verbose, color=color, dry_run=dry_run
