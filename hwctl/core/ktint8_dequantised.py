@@ -7,16 +7,15 @@ all. Memory is bounded by one stretch of rows. The arithmetic is ``weights.dequa
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 
 from hwctl.errors import Refused, from_os_error
 from hwctl.fs import space
-from hwctl.fs.atomic import sync_dir, write_all
+from hwctl.fs.atomic import replacing, write_all
 from hwctl.fs.digest import ShortRead
-from hwctl.fs.paths import NotRegular, open_dir, open_regular
+from hwctl.fs.paths import NotRegular, open_dir, open_regular, opened_dir
 from hwctl.stores.ktint8 import layout
 from hwctl.stores.ktint8.consume import ConsumableTree
 from hwctl.weights.amx import ROW_BLOCK, SCALE_BYTES, Geometry, Kind, Projection
@@ -55,23 +54,13 @@ def write_layer(tree: ConsumableTree, layer: int, folder: Path) -> Path:
     tensors = [(tensor_name(layer, e, p), "F32", shape(geometry, p)) for e, p in names]
     header, entries = build_header(tensors, {"format": "pt"})
     path = folder / file_name(layer)
-    temporary = f".{path.name}.{os.getpid()}.{secrets.token_hex(16)}.tmp"
     total = len(header) + entries[-1].end
     space.require(folder, total, 1, what=f"layer {layer}")
     try:
-        folder_fd = open_dir(folder)
-        try:
-            _write(folder_fd, temporary, total, header, _blocks(tree, layer, names))
+        with opened_dir(folder) as folder_fd, replacing(folder_fd, path.name) as (fd, temporary):
+            _write(fd, total, header, _blocks(tree, layer, names))
             if _differs(folder_fd, path.name, temporary):
                 raise Refused("exists already, with other content; the layer was left where it is", path=path)
-            os.rename(temporary, path.name, src_dir_fd=folder_fd, dst_dir_fd=folder_fd)
-            sync_dir(folder_fd)
-        except BaseException:
-            with suppress(FileNotFoundError):
-                os.unlink(temporary, dir_fd=folder_fd)
-            raise
-        finally:
-            os.close(folder_fd)
     except OSError as exc:
         raise from_os_error(exc, f"cannot write {path.name}", path) from exc
     return path
@@ -92,19 +81,13 @@ def _differs(folder_fd: int, name: str, other: str) -> bool:
     return True
 
 
-def _write(folder_fd: int, name: str, total: int, header: bytes, blocks: Iterator[memoryview]) -> None:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    fd = os.open(name, flags, 0o666, dir_fd=folder_fd)
-    try:
-        space.reserve(fd, total)
-        write_all(fd, header, 0)
-        offset = len(header)
-        for block in blocks:
-            write_all(fd, block, offset)
-            offset += block.nbytes
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+def _write(fd: int, total: int, header: bytes, blocks: Iterator[memoryview]) -> None:
+    space.reserve(fd, total)
+    write_all(fd, header, 0)
+    offset = len(header)
+    for block in blocks:
+        write_all(fd, block, offset)
+        offset += block.nbytes
 
 
 def _blocks(

@@ -10,8 +10,8 @@ import errno
 import functools
 import os
 import secrets
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def replace_document(
     The temporary lies in the same folder, since a rename must not cross file systems; readers that have the
     old file open or mapped keep its bytes (PUB-01).
     """
-    temporary = temporary or f".{name}.{os.getpid()}.{secrets.token_hex(16)}.tmp"
+    temporary = temporary or _temporary(name)
     create_document(dir_fd, temporary, data, mode)
     try:
         os.rename(temporary, name, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
@@ -75,6 +75,33 @@ def replace_document(
             os.unlink(temporary, dir_fd=dir_fd)
         raise
     sync_dir(dir_fd)
+
+
+@contextmanager
+def replacing(dir_fd: int, name: str) -> Iterator[tuple[int, str]]:
+    """A new file that takes the name when the block ends well, durably, and is gone when it does not.
+
+    Yields its descriptor, for writing, and the name that it has until then. For what is too large to be held
+    in memory; like ``replace_document`` in all else.
+    """
+    temporary = _temporary(name)
+    fd = os.open(temporary, _NEW_FILE, 0o666, dir_fd=dir_fd)
+    try:
+        try:
+            yield fd, temporary
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        os.rename(temporary, name, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            os.unlink(temporary, dir_fd=dir_fd)
+        raise
+    sync_dir(dir_fd)
+
+
+def _temporary(name: str) -> str:
+    return f".{name}.{os.getpid()}.{secrets.token_hex(16)}.tmp"
 
 
 def rename_noreplace(src_dir: int, src: str, dst_dir: int, dst: str) -> None:

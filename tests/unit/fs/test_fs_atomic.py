@@ -192,3 +192,16 @@ def test_publication_names_a_missing_source(folder: int) -> None:
 
 def test_folders_can_be_synced(folder: int) -> None:
     atomic.sync_dir(folder)
+
+
+def test_a_file_takes_its_name_when_it_is_whole(tmp_path: Path, folder: int) -> None:
+    (tmp_path / "name").write_bytes(b"old")
+    with pytest.raises(KeyboardInterrupt), atomic.replacing(folder, "name") as (fd, temporary):
+        atomic.write_all(fd, b"half", 0)
+        assert (tmp_path / temporary).read_bytes() == b"half"
+        raise KeyboardInterrupt
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"name": b"old"}
+    with atomic.replacing(folder, "name") as (fd, _temporary):
+        atomic.write_all(fd, b"whole", 0)
+        assert (tmp_path / "name").read_bytes() == b"old"
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"name": b"whole"}
