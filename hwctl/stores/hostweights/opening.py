@@ -20,7 +20,7 @@ from hwctl.fs.deadline import Deadline
 from hwctl.fs.lock_table import Mode
 from hwctl.fs.locks import acquire
 from hwctl.fs.mounts import mount_of, storage_class
-from hwctl.fs.paths import NotRegular, TooLarge, opened_dir, read_document
+from hwctl.fs.paths import NotRegular, TooLarge, opened_dir, read_document, real
 from hwctl.stores.hostweights import canonical
 from hwctl.stores.hostweights.domain import Capacity, Domain, new_domain, parse_domain, parse_policy
 from hwctl.stores.hostweights.fields import UNSUPPORTED_SCHEMA, Problems
@@ -61,7 +61,7 @@ def open_root(path: Path, wanted: Wanted) -> StoreRoot:
     Raises, with upstream's words in ``details``: Refused when the place or the recorded policy does not fit,
     Busy when another process holds the initialisation lock too long, IoFailed or NoRoom for the rest.
     """
-    root = Path(os.path.realpath(os.path.expanduser(path)))  # resolve() raises on a circle of links
+    root = real(path)
     fs_type = _judge_class(root, wanted)
     try:
         _make_folders(root)
