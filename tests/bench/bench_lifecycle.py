@@ -1,6 +1,7 @@
 """How long reclaim-stale, evict and inspect take, and how that grows with the store.
 
-    python tests/bench/bench_lifecycle.py [--folder DIR] [--only NAME …] [--counts N …]
+    python tests/bench/bench_lifecycle.py [--folder DIR] [--only NAME …] [--counts N …] [--trees N]
+                                           [--files N]
 
 Every number is a whole process's, the best of a few; ``rm -rf`` of the same tree is what deleting can be
 measured against.
@@ -50,12 +51,12 @@ def best(measure: Callable[[], float]) -> float:
     return min(measure() for _ in range(BEST_OF))
 
 
-def big_tree(base: Path, run: str) -> Path:
-    """One staging tree of a large model: 60 layers of 500 experts, six files each, empty but for a byte."""
+def big_tree(base: Path, run: str, files: int) -> Path:
+    """One staging tree of a large model: layers of 500 experts, six files each, empty but for a byte."""
     root = base / f"kt-int8-{run}.staging"
     root.mkdir(mode=0o700)
-    experts = 500
-    for layer in range(FILES // (6 * experts)):
+    experts = min(500, files // 6)
+    for layer in range(files // (6 * experts)):
         folder = root / f"_layer_{layer}" / "_numa_0"
         folder.mkdir(parents=True)
         fd = os.open(folder, os.O_RDONLY)
@@ -73,9 +74,9 @@ def big_tree(base: Path, run: str) -> Path:
     return root
 
 
-def small_trees(base: Path) -> None:
+def small_trees(base: Path, count: int) -> None:
     process = make_ktint8.dead_process()
-    for number in range(TREES):
+    for number in range(count):
         make_ktint8.make_staging(base, f"small-{number:04d}", process=process)
 
 
@@ -114,18 +115,18 @@ def grown(make: Callable[[int], object], counts: Sequence[int]) -> Iterator[int]
         yield count
 
 
-def bench_reclaim(folder: Path, started: float, _counts: Sequence[int]) -> None:
-    ours, theirs = deleting(folder, small_trees)
-    print(f"reclaim-stale, {TREES} trees of 7 files: {ours:.2f} s, rm -rf {theirs:.2f} s")
-    ours, theirs = deleting(folder, lambda base: big_tree(base, "large-1"))
+def bench_reclaim(folder: Path, started: float, given: argparse.Namespace) -> None:
+    ours, theirs = deleting(folder, lambda base: small_trees(base, given.trees))
+    print(f"reclaim-stale, {given.trees} trees of 7 files: {ours:.2f} s, rm -rf {theirs:.2f} s")
+    ours, theirs = deleting(folder, lambda base: big_tree(base, "large-1", given.files))
     work = ours - started
     print(
-        f"reclaim-stale, 1 tree of {FILES} files: {ours:.2f} s ({work:.2f} s without start-up), "
+        f"reclaim-stale, 1 tree of {given.files} files: {ours:.2f} s ({work:.2f} s without start-up), "
         f"rm -rf {theirs:.2f} s, ratio {ours / theirs:.2f}"
     )
 
 
-def bench_growth(folder: Path, started: float, counts: Sequence[int]) -> None:
+def bench_growth(folder: Path, _started: float, given: argparse.Namespace) -> None:
     cache, store = folder / "cache", folder / "store"
     make_pageweights.make_store(cache)
     make_hostweights.make_store(store)
@@ -133,14 +134,14 @@ def bench_growth(folder: Path, started: float, counts: Sequence[int]) -> None:
         "pages": (cache, lambda number: make_pageweights.make_artifact(cache, number)),
         "artifacts": (store, lambda number: make_hostweights.make_artifact(store, number, 16)),
     }
+    print(f"at {', '.join(map(str, given.counts))} entries:")
     for what, (root, make) in makers.items():
-        for count in grown(make, counts):
-            plan = best(lambda root=root: seconds("evict", root, "--keep", "1", "-n", "-q")) - started
-            look = best(lambda root=root: seconds("inspect", root, "-q")) - started
-            print(
-                f"{count:6d} {what}: evict plan {plan:.3f} s ({plan / count * 1e6:.0f} us each), "
-                f"inspect {look:.3f} s ({look / count * 1e6:.0f} us each)"
-            )
+        plans, looks = [], []
+        for _count in grown(make, given.counts):
+            plans.append(best(lambda root=root: seconds("evict", root, "--keep", "1", "-n", "-q")))
+            looks.append(best(lambda root=root: seconds("inspect", root, "-q")))
+        for verb, found in (("plan of an eviction", plans), ("inspect", looks)):
+            print(f"{what}, {verb}: {', '.join(f'{passed * 1e3:.0f} ms' for passed in found)}")
 
 
 BENCHES = {"reclaim": bench_reclaim, "growth": bench_growth}
@@ -151,13 +152,15 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="where to make the stores; default: the temporary folder")
     parser.add_argument("--only", nargs="+", choices=sorted(BENCHES), default=sorted(BENCHES))
     parser.add_argument("--counts", nargs="+", type=int, default=COUNTS, help="entries of a growing store")
+    parser.add_argument("--trees", type=int, default=TREES, help="small trees to reclaim")
+    parser.add_argument("--files", type=int, default=FILES, help="files of the large tree to reclaim")
     given = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="hwctl-bench-", dir=given.folder))
     try:
         started = best(lambda: seconds("evict", "--help"))
         print(f"on {make_hostweights.fs_type(folder)}, start-up alone {started:.2f} s")
         for name in given.only:
-            BENCHES[name](folder, started, given.counts)
+            BENCHES[name](folder, started, given)
     finally:
         subprocess.run(["chmod", "-R", "u+w", str(folder)], check=True)
         shutil.rmtree(folder)

@@ -46,6 +46,14 @@ def _pages(row: str, line: str) -> list[Figure]:
     return [Figure(text, rf"{line}.*{dtype}.* {_NUMBER}x \(floor") for dtype, text in columns.items()]
 
 
+def _growth(row: str) -> list[Figure]:
+    """A row's times at three sizes of a store."""
+    skipped = [(r"[^|]+\| " * column, r"\S+ ms, " * column) for column in range(3)]
+    return [
+        Figure(rf"\| {row} \| {cell}{_NUMBER} ms", rf"{row}: {word}{_NUMBER} ms") for cell, word in skipped
+    ]
+
+
 FIGURES: dict[str, list[Figure]] = {
     "bench_hostweights.py /dev/shm": [
         _hostweights("publish, 1 file", r"publish \d+ MiB, 64 tensors, 1 "),
@@ -66,6 +74,15 @@ FIGURES: dict[str, list[Figure]] = {
         *_pages("publish 256 MiB", "publish"),
         *_pages("verify", "verify"),
         *_pages("full hit into private memory", "hit"),
+    ],
+    "bench_lifecycle.py --folder /dev/shm": [
+        Figure(rf"180,000 files takes {_NUMBER} times", rf"1 tree of \d+ files: .* ratio {_NUMBER}"),
+        *(
+            figure
+            for what in ("pages", "artifacts")
+            for verb in ("plan of an eviction", "inspect")
+            for figure in _growth(f"{what}, {verb}")
+        ),
     ],
     "bench_startup.py": [
         Figure(rf"`--version` {_NUMBER} ms", rf"{_NUMBER} ms wall.* \d+  --version"),

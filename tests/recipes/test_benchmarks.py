@@ -27,7 +27,7 @@ SAMPLES: dict[str, Sequence[str]] = {
     "bench_ktint8_store.py": ["--base", "FOLDER", "--files", "300"],
     "bench_pageweights.py": ["FOLDER", "1", "20"],
     "bench_startup.py": ["--rounds", "1"],
-    "bench_lifecycle.py": ["--folder", "FOLDER", "--only", "growth", "--counts", "5"],
+    "bench_lifecycle.py": ["--folder", "FOLDER", "--counts", "2", "4", "6", "--trees", "5", "--files", "600"],
 }
 OWN_PEERS = {"bench_hostweights.py": "vllm_omni", "bench_ktint8.py": "kt_kernel"}
 
