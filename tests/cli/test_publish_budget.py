@@ -151,9 +151,9 @@ def test_a_busy_eviction_holds_no_page(pages: Path, tmp_path: Path) -> None:
         assert process.poll() is None
         # Publishing is over but for the check of what was made, which takes a moment.
         run = hwctl_("verify", locator, "--wait", "20s", "--json")
+        assert run.status == 0 and run.document["warnings"] == []
         with locked(pages / f".{prefix_of()}.lock", "exclusive"):
             assert process.poll() is None
-        assert run.status == 0 and run.document["warnings"] == []
     out, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
     assert json.loads(out)["results"][0]["evicted"]
