@@ -295,7 +295,7 @@ def test_metrics_are_written_also_when_the_target_is_missed(cache: Kit, tmp_path
     assert run.status == 14
     text = file.read_text()
     assert 'hwctl_run_exit_status{verb="evict"} 14' in text
-    assert 'hwctl_run_entries{outcome="done",verb="evict"} 2' in text
+    assert 'hwctl_run_entries{verb="evict",outcome="done"} 2' in text
 
 
 @needs_root
