@@ -102,7 +102,7 @@ def test_an_interrupted_move_is_told_as_kept(tmp_path: Path) -> None:
     run = hwctl_("reclaim-stale", kit.root, "-y", "--json")
     for row, outcome in ((dry.results[0], "planned"), (run.results[0], "done")):
         assert (row["action"], row["outcome"], row["bytes_freed"]) == ("quarantine", outcome, 0)
-        assert row["reason"].startswith("stale: a move into quarantine that was not finished; its artifact lock")
+        assert row["reason"].startswith("stale: a move into quarantine that was not finished; its artifact")
     assert run.document["totals"]["bytes_freed"] == 0
     assert aside.path.stat().st_mode & 0o7777 == 0o555
     assert hwctl_("quarantine", "--restore", aside.path, "-y").status == 0
