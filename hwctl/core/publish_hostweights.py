@@ -30,7 +30,7 @@ from hwctl.stores.hostweights.domain import Capacity
 from hwctl.stores.hostweights.layout import ARTIFACTS
 from hwctl.stores.hostweights.locating import recognise
 from hwctl.stores.hostweights.opening import Wanted, open_root
-from hwctl.stores.hostweights.publishable import require_publishable
+from hwctl.stores.hostweights.publishable import require_findable, require_one_mount
 from hwctl.stores.hostweights.store_root import look_at_root
 from hwctl.stores.hostweights.tensors import plan_payloads
 from hwctl.stores.hostweights.verdict import Outcome
@@ -131,6 +131,7 @@ def foresee(request: Request) -> PublishResult:
             if there is not None:
                 require_same(root, material, request.format_metadata, request.work)
                 return _result(path, material, Publishing.ALREADY_PUBLISHED, there[1])
+            require_one_mount(root)
             unsound = None if seen is None else what_is_wrong(seen.findings)
             capacity = root.capacity or capacity
             used = 0 if capacity.max_store_bytes is None else store_bytes(root)
@@ -147,7 +148,7 @@ def _opened(request: Request) -> AbstractContextManager[Material]:
     _require_apart(request.source, real(request.source), store)
     _require_owner(store, request.words)
     if store.is_dir():
-        require_publishable(look_at_root(store))
+        require_findable(look_at_root(store))
     match = recognise(real(request.source))
     if match is None:
         checkpoint = open_checkpoint(request.source)

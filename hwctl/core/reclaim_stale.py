@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from hwctl.core.act import Deed, carry_out, remove
-from hwctl.core.plan import Action, Outcome, Step, Target, foreign, may_act
+from hwctl.core.plan import Action, Outcome, Result, Step, Target, foreign, may_act
 from hwctl.core.policy import matches
 from hwctl.errors import HwctlError, IoFailed, Status
 from hwctl.fs.deadline import Deadline
@@ -52,13 +52,24 @@ def plan(
 
 
 def reclaim(policy: StalePolicy, step: Step, wait: Deadline) -> Outcome:
-    """Carry one step out, if its entry still is proven dead under the exclusive lease."""
+    """Carry one step out, if its entry still is proven dead, just before and under the exclusive lease.
+
+    The lease makes the lock files that are missing, and a lock that was just made tells nothing of those who
+    hold the one that is gone (EVI-08): what is judged without a lock is judged before.
+    """
     keeps = step.action is Action.QUARANTINE
 
     def again(step: Step, now: Artifact) -> str | None:
         verdict = step.store.stale(now, policy)
         return None if verdict.death is Death.PROVEN and verdict.keeps == keeps else _said(verdict)
 
+    if step.action is not Action.KEEP:
+        try:
+            objection = again(step, step.artifact)
+        except (HwctlError, OSError):
+            objection = None  # the same is met again under the lease, where it has its outcome
+        if objection is not None:
+            return Outcome(step, Result.SKIPPED, objection, step.status)
     return carry_out(step, _finish if keeps else remove, wait, again)
 
 

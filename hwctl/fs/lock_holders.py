@@ -13,7 +13,7 @@ from hwctl.errors import Busy, Refused
 from hwctl.fs.deadline import Deadline
 from hwctl.fs.liveness import UNSEEN
 from hwctl.fs.lock_table import LockTable, Mode
-from hwctl.fs.locks import acquire, acquire_dir
+from hwctl.fs.locks import acquire, acquire_dir, is_ours
 from hwctl.fs.walk import inode_of
 
 
@@ -32,7 +32,7 @@ def held_by_other(name: str | Path, dir_fd: int | None = None, *, trying: bool =
     others = [holder for holder in holders if holder.pid != os.getpid()]
     if others:
         return ", ".join(holder.describe() for holder in others)
-    if holders or table.complete:
+    if holders or table.complete or is_ours(inode):
         return None
     if not trying:
         raise Refused("whether a process outside this pid namespace holds its lock is only told by trying it")

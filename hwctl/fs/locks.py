@@ -46,11 +46,15 @@ class Held:
     created_pid: int
     inode: Inode
 
+    def __post_init__(self) -> None:
+        _HELD[self.fd] = self
+
     def release(self) -> None:
         """Let go; a second call does nothing."""
         fd, self.fd = self.fd, -1
         if fd < 0:
             return
+        _HELD.pop(fd, None)
         try:
             if os.getpid() == self.created_pid:
                 fcntl.flock(fd, fcntl.LOCK_UN)
@@ -86,6 +90,15 @@ class Held:
 
     def __exit__(self, *_exc: object) -> None:
         self.release()
+
+
+_HELD: dict[int, Held] = {}
+"""Every lock of this process by its descriptor: what only a try would tell of it, it would tell of itself."""
+
+
+def is_ours(inode: Inode) -> bool:
+    """Whether this process has a file locked exclusively, so that nobody else has it locked at all."""
+    return any(held.inode == inode and held.mode is Mode.EXCLUSIVE for held in list(_HELD.values()))
 
 
 def acquire(

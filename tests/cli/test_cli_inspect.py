@@ -320,6 +320,24 @@ def test_what_is_no_manifest_makes_no_artifact_ready(hwctl: Run, weights: Path, 
     assert "manifest.json" in row["reason"]
 
 
+def test_a_sealed_manifest_that_names_no_file_hides_no_store(hwctl: Run, weights: Path) -> None:
+    artifact = weights / "artifacts" / make_hostweights.key_of(0)
+    for name in ("manifest.json", "READY.json"):
+        (artifact / name).chmod(0o644)
+    manifest = json.loads((artifact / "manifest.json").read_bytes())
+    manifest["files"][0]["file_name"] = 10**30
+    sealed = make_hostweights.canonical(manifest)
+    ready = json.loads((artifact / "READY.json").read_bytes())
+    ready["manifest_sha256"] = make_hostweights.sha256(sealed)
+    (artifact / "manifest.json").write_bytes(sealed)
+    (artifact / "READY.json").write_bytes(make_hostweights.canonical(ready))
+    for name in ("manifest.json", "READY.json"):
+        (artifact / name).chmod(0o444)
+    run = hwctl("inspect", weights, "--json")
+    assert run.status == 0
+    assert [row["state"] for row in run.results].count("damaged") == 1
+
+
 def test_a_long_manifest_is_not_parsed_for_a_row(hwctl: Run, weights: Path) -> None:
     """Sealed bytes are what a publisher wrote; only what does not fit its seal is gone through."""
     artifact = weights / "artifacts" / make_hostweights.key_of(0)

@@ -103,6 +103,8 @@ def test_folders_of_a_store_on_two_mounts(tmp_path: Path, store: Path) -> None:
             assert run.status == 12
             assert f"{store}/artifacts is a mount of its own (tmpfs)" in run.err
         assert os.listdir(store / "artifacts") == os.listdir(store / "tmp") == []
+    with private_mounts.tmpfs(store / "quarantine", "size=8m,mode=700"):
+        assert publish(TINY, store).status == 0  # nothing has to be moved for what is there already
 
 
 @pytest.mark.parametrize("below", ["", "store"])

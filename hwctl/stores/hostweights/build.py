@@ -16,7 +16,7 @@ from hwctl.stores.hostweights import leases, quarantine
 from hwctl.stores.hostweights.layout import QUARANTINE
 from hwctl.stores.hostweights.lookup import attempt
 from hwctl.stores.hostweights.publication import Publication, publish
-from hwctl.stores.hostweights.publishable import require_publishable
+from hwctl.stores.hostweights.publishable import require_findable, require_one_mount
 from hwctl.stores.hostweights.store_root import StoreRoot
 from hwctl.stores.hostweights.verdict import Code, Lookup, Outcome, Stage, coded
 from hwctl.stores.hostweights.writer import Producer
@@ -47,10 +47,11 @@ def get_or_build(
     def look() -> Lookup:
         return attempt(root, identity, level, deadline, deny_invalid=True, options=options)
 
-    require_publishable(root)
+    require_findable(root)
     first = look()
     if first.outcome is Outcome.HIT:
         return first
+    require_one_mount(root)
     with leases.building(root, identity.key, deadline):
         found = look()
         if found.outcome is Outcome.HIT:

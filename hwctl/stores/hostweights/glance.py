@@ -68,6 +68,8 @@ def _is_plain(folder: int, key: str, trust: Trust) -> bool:
     if not isinstance(files, list) or _value(head, "artifact_key") != key:
         return False
     declared = {file["file_name"]: file["size"] for file in files if isinstance(file, dict)}
+    if not all(isinstance(name, str) for name in declared):
+        return False
     stats = {READY: ready.stat, MANIFEST: manifest.stat}
     stats |= {name: os.stat(name, dir_fd=folder, follow_symlinks=False) for name in declared}
     return (

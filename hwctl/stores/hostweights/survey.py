@@ -75,8 +75,18 @@ class Survey:
             raise from_os_error(exc, f"cannot list {folder}", folder) from exc
         if place is not Place.DENY:
             return spots
-        artifacts = self._root.path / layout.ARTIFACTS
-        return [spot for spot in spots if spot.key is None or not os.path.lexists(artifacts / spot.key)]
+        return [spot for spot in spots if spot.key is None or not self._is_there(spot.key)]
+
+    def _is_there(self, key: str) -> bool:
+        """Whether a key has an artifact. What cannot be seen is one: its marker is no orphan then, and to
+        remove it would lift a denial."""
+        try:
+            os.lstat(self._root.path / layout.ARTIFACTS / key)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError:
+            return True
+        return True
 
     def _closed(self, folder: Path) -> Artifact:
         """One folder of the store that may not be looked into does not hide the others (INS-03)."""
@@ -153,7 +163,8 @@ class Survey:
         if spot.place is Place.QUARANTINE:
             return State.QUARANTINED, self._why_quarantined(spot, st)
         if spot.place is Place.DENY:
-            return State.ORPHAN, "a deny marker without an artifact"
+            there = self._is_there(spot.key)
+            return (State.DENIED if there else State.ORPHAN), "a deny marker without an artifact"
         return self._judge_artifact(spot.key, st, look)
 
     def _judge_artifact(self, key: str, st: os.stat_result, look: Look) -> tuple[State, str | None]:
