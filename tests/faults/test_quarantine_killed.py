@@ -21,6 +21,8 @@ from hwctl.core.plan import NOTHING, Action, Outcome, Result, Target
 from hwctl.fs.deadline import Deadline
 from hwctl.fs.lock_table import Mode
 from hwctl.stores.base import Artifact, CheckOptions, Level, StalePolicy, State
+from hwctl.stores.pageweights import roots
+from hwctl.stores.pageweights.eviction import evict_to_budget
 
 STEP = 1 if os.environ.get("HWCTL_FAULTS_ALL") else 4
 POLICY = StalePolicy()
@@ -135,6 +137,35 @@ def test_half_a_page_is_no_garbage_for_evict_either(tmp_path: Path) -> None:
     assert row["moved_to"] == str(aside.path)
     assert hwctl_("quarantine", "--restore", aside.path, "-y").status == 0
     assert hwctl_("verify", kit.root).status == 0
+
+
+@pytest.mark.parametrize("way", ["reclaim-stale", "evict", "publish"])
+def test_half_a_page_is_no_garbage_once_the_page_is_built_anew_of_other_bytes(
+    way: str, tmp_path: Path
+) -> None:
+    """Killed once the locator had moved, and then a program made the page again: the old pair is kept still."""
+    kit = quarantined(KITS["pageweights"](tmp_path))
+    aside = only(kit, State.QUARANTINED)
+    pair = [
+        path.name for path in aside.path.iterdir() if aside.key in path.name and "locator" not in path.name
+    ]
+    for name in pair:
+        (aside.path / name).rename(kit.root / name)
+    make_pageweights.make_artifact(kit.root, 0, 64)
+    if way == "reclaim-stale":
+        rows = hwctl_("reclaim-stale", kit.root, "-y", "--json").results
+        assert [(row["action"], row["outcome"], row["moved_to"]) for row in rows] == [
+            ("quarantine", "done", str(aside.path))
+        ]
+        assert all((aside.path / name).exists() for name in pair)
+        return
+    if way == "evict":
+        hwctl_("evict", kit.root, "--max-size", "1B", "-y")
+    else:
+        with roots.writable(kit.root) as root:
+            done = evict_to_budget(root, 1, Deadline.now())
+        assert done.reclaimed == () and "locator lies in" in done.passed[0].reason
+    assert all((kit.root / name).exists() for name in pair)
 
 
 def test_a_pair_that_was_built_anew_is_no_part_of_what_lies_in_quarantine(tmp_path: Path) -> None:

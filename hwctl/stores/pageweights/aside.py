@@ -117,8 +117,11 @@ def set_aside(root: Root, prefix: str, names: Iterable[str], reason: str) -> str
 
 def interrupted(root: Root, prefix: str, key: str) -> str | None:
     """The entry that a pair without a locator was being moved into, or back from: it holds the locator, and
-    none of the pair. A bad locator may mean any pair of its prefix."""
-    if _is_there(root.fd, layout.locator_name(prefix)):
+    none of the pair. A bad locator may mean any pair of its prefix.
+
+    A page that was built anew meanwhile, of other bytes, has a locator of its own and says nothing of it.
+    """
+    if _is_there(root.fd, layout.locator_name(prefix)) and _named(root.fd, prefix) in (key, None):
         return None
     pair = {layout.receipt_name(prefix, key), layout.artifact_name(prefix, key)}
     try:
@@ -141,11 +144,17 @@ def _lacks(root: Root, quarantine_fd: int, name: str, key: str, pair: set[str]) 
         there = {text for text in pair if _is_there(root.fd, text)}
         if not _is_there(entry_fd, locator) or any(_is_there(entry_fd, text) for text in there):
             return False
-        try:
-            found = evictable_key(read_document(locator, dir_fd=entry_fd, limit=DOCUMENT_LIMIT).data, prefix)
-        except (OSError, ValueError):
-            return True
-    return found == key or not isinstance(found, str)
+        return _named(entry_fd, prefix) in (key, None)
+
+
+def _named(dir_fd: int, prefix: str) -> str | None:
+    """The key that a locator names; None where it cannot be read, or is bad."""
+    locator = layout.locator_name(prefix)
+    try:
+        found = evictable_key(read_document(locator, dir_fd=dir_fd, limit=DOCUMENT_LIMIT).data, prefix)
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, str) else None
 
 
 def is_hollow(root: Root, name: str) -> bool:
