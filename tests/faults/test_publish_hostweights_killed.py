@@ -81,6 +81,8 @@ def test_whole_or_absent(
         if process.returncode == 0:
             assert artifacts, context
         met["whole" if artifacts else "absent"] += 1
+        if artifacts:
+            seconds = min(seconds, moment)  # it was through by then: a machine's load comes and goes
 
         again = hwctl_("publish", "hostweights", "--from", source, "--store", store, "--json")
         assert again.status == 0, (context, again.err)
