@@ -143,7 +143,7 @@ def test_half_a_page_is_no_garbage_for_evict_either(tmp_path: Path) -> None:
 def test_half_a_page_is_no_garbage_once_the_page_is_built_anew_of_other_bytes(
     way: str, tmp_path: Path
 ) -> None:
-    """Killed once the locator had moved, and then a program made the page again: the old pair is kept still."""
+    """Killed once the locator had moved, then a program made the page again: the old pair is kept still."""
     kit = quarantined(KITS["pageweights"](tmp_path))
     aside = only(kit, State.QUARANTINED)
     pair = [

@@ -60,6 +60,9 @@ class PageStore:
         self._ways = Ways()
         self._sweeping: Root | None = None
         self._open_files = RecentOpenFiles()
+        # What is still mapped is only told, so a pass over /proc may serve for many pages: each one takes
+        # as long as the removal of many, and all accesses of the cache's own program wait meanwhile.
+        self._accounting = RecentOpenFiles()
 
     @property
     def family(self) -> Family:
@@ -231,10 +234,9 @@ class PageStore:
 
     def remove(self, artifact: Artifact) -> Removed:
         """Raises Refused for a bad locator, which may mean anybody's files: quarantine it instead."""
-        self._open_files.forget()
         with self._writable() as root:
             try:
-                return remove_entry(root.fd, artifact, self._open_files)
+                return remove_entry(root.fd, artifact, self._accounting)
             except OSError as exc:
                 raise from_os_error(exc, "cannot remove it", artifact.path) from exc
 
