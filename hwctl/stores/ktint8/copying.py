@@ -124,6 +124,8 @@ class TreeSource:
                     yield offset, data
             finally:
                 os.close(fd)
+        except FileNotFoundError:
+            raise  # consumed meanwhile, as a whole layer may be
         except OSError as exc:
             raise from_os_error(exc, f"cannot read {name}", self.path) from exc
 

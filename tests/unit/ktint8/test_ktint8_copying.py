@@ -40,6 +40,10 @@ def removed(root: Path) -> None:
     shutil.rmtree(root / "_layer_3")
 
 
+def one_file_removed(root: Path) -> None:
+    next((root / "_layer_3").rglob("INT8_down_0_*")).unlink()
+
+
 def replaced(root: Path) -> None:
     shutil.rmtree(root / "_layer_3")
     (root / "_layer_3").touch()
@@ -49,6 +53,7 @@ def replaced(root: Path) -> None:
     ("damage", "kind", "words"),
     [
         (removed, NotFound, "was published, consumed, moved or removed meanwhile"),
+        (one_file_removed, NotFound, "was published, consumed, moved or removed meanwhile"),
         (replaced, IoFailed, "cannot read layer 3: Not a directory"),
     ],
 )
