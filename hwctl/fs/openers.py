@@ -14,7 +14,7 @@ import signal
 import stat
 from collections.abc import Collection
 
-from hwctl.fs.mounts import plain_devices
+from hwctl.fs.mounts import mount_of_fd, plain_devices, storage_class
 from hwctl.fs.walk import Inode, inode_of, walk_entries
 
 _F_SETSIG = 10
@@ -29,9 +29,10 @@ def opened(
     """The regular files of a tree that somebody has open or mapped, but for those in its root that are named
     in ``sparing``.
 
-    None where the kernel does not tell: the files are another user's, the file system knows no such leases,
-    or a mapping lies on another file than the one that was opened, as on overlay. None, too, for more than
-    ``most`` files, since each is opened for it. Raises OSError for a tree that cannot be walked.
+    None where the kernel does not tell: the files are another user's, the file system knows no such leases
+    or has them from a server, or a mapping lies on another file than the one that was opened, as on overlay.
+    None, too, for more than ``most`` files, since each is opened for it. Raises OSError for a tree
+    that cannot be walked.
     """
     found: set[Inode] = set()
     plain, asked = plain_devices(), 0
@@ -62,7 +63,7 @@ def _is_open(dir_fd: int, name: str) -> bool | None:
         return False
     except OSError as exc:
         # Somebody else's lease on it is broken by an open, and is kept by somebody who has it open.
-        return True if exc.errno == errno.EAGAIN else None
+        return _in_use(dir_fd, exc)
     try:
         # Whoever opens it in this moment waits for us, and we are told by a signal that nobody minds; the
         # one that the kernel sends otherwise would end this process.
@@ -70,7 +71,14 @@ def _is_open(dir_fd: int, name: str) -> bool | None:
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
     except OSError as exc:
-        return True if exc.errno == errno.EAGAIN else None
+        return _in_use(dir_fd, exc)
     finally:
         os.close(fd)
     return False
+
+
+def _in_use(dir_fd: int, exc: OSError) -> bool | None:
+    """What a refusal says. From NFS and SMB, EAGAIN is only that the server has not handed the file over."""
+    if exc.errno != errno.EAGAIN:
+        return None
+    return True if storage_class(mount_of_fd(dir_fd).fs_type) in ("disk", "tmpfs") else None

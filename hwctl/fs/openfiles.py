@@ -10,11 +10,12 @@ import errno
 import os
 import stat
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hwctl.fs.liveness import UNSEEN, Sighting, in_initial_pid_namespace, sighting
+from hwctl.fs.liveness import UNSEEN, Sighting, in_initial_pid_namespace, parse_stat, sighting
 from hwctl.fs.mounts import plain_devices
 from hwctl.fs.openers import opened
 from hwctl.fs.walk import Inode, inodes_below
@@ -151,17 +152,18 @@ class RecentOpenFiles:
         """A lock was taken: nothing that was seen before it says who came in between."""
         self._seen = None
 
-    def of(self, dir_fd: int, *names: str) -> OpenFiles:
+    def of(self, dir_fd: int, *names: str, sparing: Collection[str] = ()) -> OpenFiles:
         """What to measure the removal of these files and trees by, as of now.
 
         A small one is asked for file by file, which takes no pass over /proc, as is every one where /proc
-        does not show all.
+        does not show all. ``sparing`` names files in the root of a tree that others read without a lock:
+        they would have to wait for the answer.
         """
         most = _FEW if in_initial_pid_namespace() else None
         found: set[Inode] = set()
         for name in names:
             try:
-                answer = opened(dir_fd, name, most=most)
+                answer = opened(dir_fd, name, sparing=sparing, most=most)
             except OSError:  # a folder that its owner may not read, or another run is at work
                 answer = None
             if answer is None:
@@ -187,6 +189,19 @@ def _user(pid: int, how: str) -> User:
 
 def _uses_of(process: Path) -> Iterator[tuple[Inode, str] | None]:
     """What a process uses, and None for each thing of which that cannot be told."""
+    if (yield from _held_through(process)):
+        return
+    # A leader that has ended shows nothing any more; the threads that outlive it have all it had.
+    found = parse_stat((process / "stat").read_bytes())
+    if found.state != "Z" or found.ended:
+        return
+    for thread in os.listdir(process / "task"):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            yield from _held_through(process / "task" / thread)
+
+
+def _held_through(process: Path) -> Generator[tuple[Inode, str] | None, None, bool]:
+    """What one folder of /proc shows, and whether there was any memory in it, which is looked at last."""
     fds = process / "fd"
     with os.scandir(fds) as entries:
         numbers = [entry.name for entry in entries]
@@ -194,8 +209,10 @@ def _uses_of(process: Path) -> Iterator[tuple[Inode, str] | None]:
         yield from _target(fds / number, "open")
     yield from _target(process / "cwd", _CWD)
     yield from _target(process / "root", _CWD)
-    for inode in parse_maps((process / "maps").read_bytes()):
+    maps = (process / "maps").read_bytes()
+    for inode in parse_maps(maps):
         yield inode, _MAPPED
+    return bool(maps)
 
 
 def _target(link: Path, how: str) -> Iterator[tuple[Inode, str] | None]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +18,9 @@ from pathlib import Path
 DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 _READ_CHUNK = 1 << 20
+
+_TRIES = 20
+_TRY_SECONDS = 0.002
 
 
 class NotRegular(OSError):
@@ -95,11 +99,12 @@ def open_regular(
     """Open a regular file and return (descriptor, its stat).
 
     O_NONBLOCK keeps a fifo from hanging the caller, which a hostile name in a shared folder would; for
-    regular files it means nothing. A link gives ELOOP, any other kind NotRegular.
+    regular files it means only that a lease of fcntl's is not waited for by the kernel, but here and for a
+    moment. A link gives ELOOP, any other kind NotRegular.
     """
     extra = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
     try:
-        fd = os.open(name, flags | extra, dir_fd=dir_fd)
+        fd = _open_in_spite_of_leases(name, flags | extra, dir_fd)
     except OSError as exc:
         # A socket and a fifo without a reader answer ENXIO, a directory opened for writing EISDIR.
         if exc.errno not in (errno.ENXIO, errno.EISDIR):
@@ -114,6 +119,18 @@ def open_regular(
         os.close(fd)
         raise
     return fd, st
+
+
+def _open_in_spite_of_leases(name: str | Path, flags: int, dir_fd: int | None) -> int:
+    """``openers`` has a lease on a file for as long as it asks who else has it open."""
+    for _ in range(_TRIES):
+        try:
+            return os.open(name, flags, dir_fd=dir_fd)
+        except BlockingIOError:
+            if not stat.S_ISREG(os.stat(name, dir_fd=dir_fd, follow_symlinks=False).st_mode):
+                raise
+            time.sleep(_TRY_SECONDS)
+    return os.open(name, flags, dir_fd=dir_fd)
 
 
 def read_document(name: str | Path, *, dir_fd: int | None = None, limit: int) -> Document:

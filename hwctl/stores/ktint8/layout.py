@@ -21,6 +21,7 @@ STAGING_SUFFIX = ".staging"
 PARTIAL_SUFFIX = ".partial"
 EPHEMERAL_MANIFEST = "kt-ephemeral-manifest.json"
 PERSISTENT_MANIFEST = "kt-weight-manifest.json"
+MANIFESTS = (EPHEMERAL_MANIFEST, PERSISTENT_MANIFEST)
 LEASE = "kt-ephemeral-staging-lease.json"
 QUARANTINE = ".hwctl-quarantine"
 

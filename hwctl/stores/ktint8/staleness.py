@@ -138,25 +138,25 @@ def users(
     Its folders and its manifest do not count: whoever lists a base, or waits for a lock, has them open.
     ``certain`` asks the kernel as well, file by file, and raises Refused where neither can tell.
     """
-    spared = (layout.EPHEMERAL_MANIFEST, layout.PERSISTENT_MANIFEST)
     try:
         with opened_dir(artifact.path) as root_fd:
-            told = opened(root_fd, ".", sparing=spared, most=_FEW) if certain else None
+            told = opened(root_fd, ".", sparing=layout.MANIFESTS, most=_FEW) if certain else None
             if told is not None and not told:
                 return ()
             inodes = {inode_of(st) for st in walk_stats(root_fd, ".") if stat.S_ISREG(st.st_mode)}
-            for name in spared:
+            for name in layout.MANIFESTS:
                 with suppress(FileNotFoundError):
                     inodes.discard(inode_of(os.stat(name, dir_fd=root_fd, follow_symlinks=False)))
             seen = open_files()
             found = seen.users(inodes)
-            blind = None if found or not certain else _blind(seen, artifact)
-            if blind is None:
+            if found or not certain:
                 return found
-            told = opened(root_fd, ".", sparing=spared)
+            # Also where /proc shows every process: a loop device, io_uring or a socket holds files as well.
+            told = opened(root_fd, ".", sparing=layout.MANIFESTS)
     except FileNotFoundError:
         return ()
-    if told is None:
+    blind = _blind(seen, artifact) if told is None else None
+    if blind is not None:
         raise Refused(f"cannot be seen whether {blind}; nothing was changed", path=artifact.path)
     return (User(None, None, "", "open"),) if told else ()
 

@@ -175,7 +175,8 @@ class KtInt8Store:
             raise Refused(f"not removed: {artifact.reason}", path=artifact.path)
         with _told(artifact.path), opened_dir(artifact.path.parent) as parent_fd:
             _require_writable(parent_fd, artifact)
-            name, seen = artifact.path.name, self._open_files.of(parent_fd, artifact.path.name)
+            name = artifact.path.name
+            seen = self._open_files.of(parent_fd, name, sparing=layout.MANIFESTS)
             if artifact.state is State.STAGING:
                 return _removed_whole(parent_fd, name, artifact, seen)
             if artifact.state is State.QUARANTINED:

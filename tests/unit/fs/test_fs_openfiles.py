@@ -6,12 +6,14 @@ import errno
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from hwctl.fs.liveness import proc_stat
 from hwctl.fs.openfiles import OpenFiles, User, parse_maps, users_of
 from hwctl.fs.walk import Inode, inode_of
 
@@ -83,6 +85,31 @@ def test_an_open_file_is_found_by_every_name(file: Path) -> None:
 def test_a_mapping_counts_after_the_descriptor_is_closed(file: Path) -> None:
     with process(MAPPING, file) as pid:
         assert ways(users_of([inode(file)])) == [(pid, "mapped")]
+
+
+@pytest.mark.parametrize(("code", "how"), [("f = open(sys.argv[1], 'rb')", "open"), (MAPPING, "mapped")])
+def test_threads_that_outlive_their_leader_count(file: Path, code: str, how: str) -> None:
+    """The kernel shows an empty list of descriptors for the leader, and no memory."""
+    ending = (
+        f"{code}\nimport ctypes, sys, threading, time\n"
+        "threading.Thread(target=time.sleep, args=(60,)).start()\n"
+        "print('x', flush=True); ctypes.CDLL(None).pthread_exit(None)"
+    )
+    child = subprocess.Popen(
+        [sys.executable, "-c", "import sys\n" + ending, file],
+        stdout=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
+    )
+    try:
+        assert child.stdout is not None and child.stdout.readline()
+        until = time.monotonic() + 10
+        while (stat := proc_stat(child.pid)) and stat.state != "Z" and time.monotonic() < until:
+            time.sleep(0.01)
+        assert os.listdir(f"/proc/{child.pid}/fd") == []
+        assert ways(users_of([inode(file)])) == [(child.pid, how)]
+    finally:
+        child.kill()
+        child.communicate()
 
 
 def test_a_mapping_of_btrfs_is_found_by_number(file: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import mmap
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import ktroot
+import make_ktint8
 import pytest
 
 from hwctl.fs import unused
@@ -172,6 +174,24 @@ def test_a_process_that_uses_it(base: Path, how: str) -> None:
         process.kill()
         process.communicate()
     assert judge(root).death is Death.PROVEN
+
+
+@pytest.mark.parametrize("layers", [1, 20])
+def test_what_only_the_kernel_holds_is_in_use(base: Path, layers: int) -> None:
+    """/proc names nobody for a descriptor that is on its way through a socket."""
+    root = make_ktint8.make_ready(base, ktroot.RUN, states=("ready",) * layers)
+    assert (len(list(root.rglob("*.kt"))) > 32) == (layers > 1)
+    artifact, store = look(root), open_store(base)
+    sending, _receiving = ends = socket.socketpair()
+    try:
+        with next(root.rglob("*.kt")).open("rb") as file:
+            socket.send_fds(sending, [b"x"], [file.fileno()])
+        (user,) = store.users(artifact, certain=True)
+        assert (user.pid, user.how) == (None, "open")
+    finally:
+        for end in ends:
+            end.close()
+    assert store.users(artifact, certain=True) == ()
 
 
 def test_a_writer_keeps_a_tree_whose_lease_names_a_dead_child(base: Path) -> None:
