@@ -81,7 +81,8 @@ class Sighting:
 
     def describe(self) -> str:
         """The process as a clause of a sentence."""
-        told = [f"uid {self.uid}", f"{self.command}"]
+        told = [] if self.uid is None else [f"uid {self.uid}"]
+        told.append(self.command or "nothing more is shown of it")
         if self.age_seconds is not None:
             told.append(f"running for {self.age_seconds:.0f} s")
         if self.pid_ns is not None:
@@ -90,8 +91,11 @@ class Sighting:
 
 
 def sighting(pid: int) -> Sighting | None:
-    """None for a process that has ended."""
-    stat = proc_stat(pid)
+    """None for a process that has ended. Of one that /proc hides all but the uid is None."""
+    try:
+        stat = proc_stat(pid)
+    except OSError:
+        return Sighting(pid, uid_of(pid), None, None, None)
     if stat is None:
         return None
     age = max(0.0, (time.time_ns() - started_ns(stat)) / _NS_PER_S)
@@ -152,7 +156,10 @@ def parse_stat(raw: bytes) -> ProcStat:
 
 
 def proc_stat(pid: int) -> ProcStat | None:
-    """State and start of a process, None when it is gone (or hidden from the caller)."""
+    """State and start of a process, None when it is gone (or hidden from the caller).
+
+    Raises PermissionError under ``hidepid=1``, where others' processes have a folder that may not be entered.
+    """
     try:
         raw = Path(f"/proc/{pid}/stat").read_bytes()
     except (FileNotFoundError, ProcessLookupError):
@@ -194,10 +201,13 @@ def judge(process: Process) -> tuple[Life, str]:
     here = pid_namespace()
     if here is None or process.pid_ns != here:
         return Life.UNKNOWN, f"pid {pid} belongs to another pid namespace, where it cannot be looked up"
-    stat = proc_stat(pid)
+    try:
+        stat = proc_stat(pid)
+    except PermissionError:
+        return Life.UNKNOWN, unshown(pid)
     if stat is None:
         if _hidden(pid):
-            return Life.UNKNOWN, f"pid {pid} exists, but /proc hides it from this user"
+            return Life.UNKNOWN, unshown(pid)
         return Life.DEAD, f"pid {pid} is gone"
     if stat.start_ticks != process.start_ticks:
         if not _same_time_namespace(pid):
@@ -208,6 +218,19 @@ def judge(process: Process) -> tuple[Life, str]:
     if stat.ended:
         return Life.DEAD, f"pid {pid} has ended and is only waited for (state {stat.state})"
     return Life.ALIVE, f"pid {pid} is running (start ticks {stat.start_ticks})"
+
+
+def unshown(pid: int) -> str:
+    """Why nothing can be said about a process that is there, as a clause."""
+    return f"pid {pid} exists, but /proc hides it from this user"
+
+
+def in_use(pid: int) -> bool:
+    """Whether some process has this pid now, as far as /proc shows it."""
+    try:
+        return proc_stat(pid) is not None
+    except PermissionError:
+        return True
 
 
 def _hidden(pid: int) -> bool:

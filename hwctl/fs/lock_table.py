@@ -33,9 +33,9 @@ class Holder:
     """One holder of a lock, as far as it can be seen from here.
 
     ``pid`` is the process that took the lock; when it has ended, a child that inherited the descriptor keeps
-    the lock, and uid, command and age are None. ``age_seconds`` is how long the process has been running,
-    which bounds how long it has held the lock; the kernel keeps no more. ``pid_ns`` is the inode of its pid
-    namespace where that differs from the caller's.
+    the lock, and uid, command and age are None; of one that /proc hides the uid is known. ``age_seconds`` is
+    how long the process has been running, which bounds how long it has held the lock; the kernel keeps no
+    more. ``pid_ns`` is the inode of its pid namespace where that differs from the caller's.
     """
 
     pid: int | None
@@ -49,7 +49,7 @@ class Holder:
         """The holder as a clause of a sentence."""
         if self.pid is None:
             return UNSEEN
-        if self.command is None:
+        if self.command is None and self.uid is None:
             return f"a child of pid {self.pid}, which has ended"
         return Sighting(self.pid, self.uid, self.command, self.age_seconds, self.pid_ns).describe()
 

@@ -160,6 +160,9 @@ def acquire_dir(dir_fd_or_path: int | str | Path, mode: Mode, deadline: Deadline
         raise from_os_error(exc, f"{shown}: cannot open the directory to lock it", shown) from exc
     try:
         return _wait(fd, mode, deadline, shown)
+    except OSError as exc:
+        os.close(fd)
+        raise from_os_error(exc, f"{shown}: cannot take the lock", shown) from exc
     except BaseException:
         os.close(fd)
         raise

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from hwctl.fs.liveness import Life, proc_stat
+from hwctl.fs.liveness import Life, in_use
 from hwctl.fs.lock_holders import held_by_other
 from hwctl.fs.openfiles import OpenFiles
 from hwctl.fs.paths import opened_dir
@@ -42,7 +42,7 @@ def judge(
         return Staleness(Death.NOT_STALE, (what, f"it changed {age // 10**9} s ago"))
     life, evidence = _by_locks(root, _locks_of(spot), trying=not policy.looking)
     pid = artifact.detail.get("publisher_pid")
-    lives = isinstance(pid, int) and proc_stat(pid) is not None
+    lives = isinstance(pid, int) and in_use(pid)
     if life is Life.UNKNOWN:
         life, clause = _without_lock(root, spot, policy, open_files)
         evidence += (clause,)

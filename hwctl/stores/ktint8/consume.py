@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from hwctl.errors import Finding, NotFound, Refused, from_os_error
-from hwctl.fs.liveness import proc_stat
+from hwctl.fs.liveness import in_use
 from hwctl.fs.lock_table import Mode
 from hwctl.fs.remove import Removal
 from hwctl.stores.base import Removed
@@ -185,5 +185,5 @@ def _drop_dead_temporaries(root_fd: int) -> None:
     """Remove temporaries that this process or one that is no more left; kt-kernel's may have our very pid."""
     for name in os.listdir(root_fd):
         pid = layout.temporary_pid(name)
-        if pid is not None and (pid == os.getpid() or proc_stat(pid) is None):
+        if pid is not None and (pid == os.getpid() or not in_use(pid)):
             os.unlink(name, dir_fd=root_fd)

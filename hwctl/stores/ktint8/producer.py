@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hwctl.fs.liveness import Life, Process, in_initial_pid_namespace, judge, proc_stat, started_ns
+from hwctl.fs.liveness import Life, Process, in_initial_pid_namespace, judge, proc_stat, started_ns, unshown
 
 _TICK_NS = 20_000_000
 """A process's start is known to a clock tick; one that seems to start just after the lease was written may
@@ -33,7 +33,10 @@ def life_of(producer: Producer) -> tuple[Life, str]:
     if producer.identity is not None:
         return judge(producer.identity)
     pid = producer.pid
-    found = proc_stat(pid)
+    try:
+        found = proc_stat(pid)
+    except PermissionError:
+        return Life.UNKNOWN, unshown(pid)
     if found is not None and not found.ended:
         if started_ns(found) <= producer.written_ns + _TICK_NS:
             return Life.ALIVE, f"pid {pid} is running and is older than its lease"

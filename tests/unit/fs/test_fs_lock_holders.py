@@ -30,6 +30,34 @@ fd = os.open(sys.argv[1], os.O_RDONLY)
 print(held_by_other(sys.argv[2], fd), end="")
 """
 
+HIDING = ["unshare", "--mount", "sh", "-c", 'mount -t proc -o hidepid=noaccess proc /proc && exec "$@"', "sh"]
+"""Its /proc shows that other users' processes are there, and nothing else about them (hidepid=1)."""
+
+AS_NOBODY = """
+import os, sys
+from hwctl.errors import Busy
+from hwctl.fs.deadline import Deadline
+from hwctl.fs.liveness import Process, boot_id, judge, pid_namespace
+from hwctl.fs.lock_holders import held_by_other
+from hwctl.fs.lock_table import Mode
+from hwctl.fs.locks import acquire, acquire_dir
+from hwctl.stores.ktint8.producer import Producer, life_of
+recorded = Process(int(sys.argv[2]), 1, boot_id(), pid_namespace())
+os.setgroups([])
+os.setresgid(65534, 65534, 65534)
+os.setresuid(65534, 65534, 65534)
+folder = os.open(sys.argv[1], os.O_RDONLY)
+print(held_by_other("a.lock", folder))
+for take in (lambda: acquire("a.lock", Mode.EXCLUSIVE, Deadline.now(), dir_fd=folder),
+             lambda: acquire_dir(sys.argv[1], Mode.EXCLUSIVE, Deadline.now())):
+    try:
+        take()
+    except Busy as exc:
+        print(exc.message, exc.details["holders"][0]["uid"])
+print(*judge(recorded))
+print(*life_of(Producer(recorded.pid, 0)))
+"""
+
 TAKING = """
 import sys
 from pathlib import Path
@@ -94,6 +122,21 @@ def test_a_writer_that_no_table_shows_is_noticed(lock: Path, name: str, place: l
 def test_busy_stays_busy_where_no_holder_can_be_named(lock: Path, place: list[str]) -> None:
     with locked(lock):
         assert inside(place, TAKING, lock.parent, lock.name) == f"{lock}: locked (held by {UNSEEN}) []"
+
+
+def test_a_holder_that_proc_hides_is_named_by_its_pid(shm: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can become another user")
+    shm.chmod(0o755)
+    lock = shm / "a.lock"
+    lock.touch(0o644)
+    with locked(shm), locked(lock) as pid, locked(shm) as other:
+        lines = inside(HIDING, AS_NOBODY, shm, pid).splitlines()
+    who = "pid {} (uid 0, nothing more is shown of it)"
+    assert lines[0] == who.format(pid)
+    assert lines[1] == f"{lock}: locked (held by {who.format(pid)}) 0"
+    assert lines[2].startswith(f"{shm}: locked (held by pid ") and who.format(other) in lines[2]
+    assert lines[3:] == [f"Life.UNKNOWN pid {pid} exists, but /proc hides it from this user"] * 2
 
 
 def test_what_is_no_lock_file(tmp_path: Path) -> None:

@@ -13,9 +13,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import nth_call
 import pytest
 
-from hwctl.errors import Busy, IoFailed, Refused
+from hwctl.errors import Busy, HwctlError, IoFailed, Refused
 from hwctl.fs.deadline import Deadline
 from hwctl.fs.lock_table import LockTable, Mode
 from hwctl.fs.locks import acquire, acquire_dir, adopt
@@ -363,3 +364,16 @@ def test_holders_are_read_without_taking_a_lock(lock: Path) -> None:
         assert {holder.pid for holder in found} == {one.pid, two.pid}
         assert {holder.mode for holder in found} == {Mode.SHARED}
     assert LockTable.read().holders((st.st_dev, st.st_ino)) == ()
+
+
+def test_a_folder_whose_holders_cannot_be_looked_up_is_no_bare_error(tmp_path: Path) -> None:
+    calls, before = 0, descriptors()
+
+    def take() -> None:
+        with pytest.raises(HwctlError):
+            acquire_dir(tmp_path, Mode.EXCLUSIVE, NOW)
+
+    with rival(tmp_path):
+        while nth_call.failing_at(calls + 1, errno.EACCES, take) is not None:
+            calls += 1
+    assert calls > 1 and descriptors() <= before
