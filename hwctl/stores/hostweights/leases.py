@@ -14,6 +14,7 @@ from hwctl.errors import Busy, HwctlError, Refused, from_os_error
 from hwctl.fs.deadline import Deadline
 from hwctl.fs.lock_table import Mode
 from hwctl.fs.locks import Held, acquire, acquire_dir
+from hwctl.fs.paths import identity
 from hwctl.stores.base import Lease
 from hwctl.stores.hostweights.layout import ARTIFACTS, LOCK_MODE, LOCKS, artifact_lock, build_lock
 from hwctl.stores.hostweights.store_root import StoreRoot
@@ -44,7 +45,7 @@ def on_folder(root: StoreRoot, key: str) -> Held | None:
     (EVI-08). It stands for no lease: nobody in this format asks for it, and without it all is well too."""
     try:
         return acquire_dir(root.path / ARTIFACTS / key, Mode.SHARED, Deadline.now())
-    except HwctlError:
+    except (HwctlError, OSError):
         return None
 
 
@@ -61,10 +62,10 @@ def exclusive(root: StoreRoot, key: str, deadline: Deadline) -> Lease:
     try:
         artifact = _take(root, artifact_lock(key), Mode.EXCLUSIVE, deadline, create=False)
         if artifact is None:
+            made = _make(root, artifact_lock(key))
             artifact = _take(root, artifact_lock(key), Mode.EXCLUSIVE, deadline, create=True)
-            if artifact is not None:
-                # Its times are the clock of last use, and that the file was missing is no use.
-                os.utime(artifact.fd, ns=(0, 0))
+            if artifact is not None and made is not None:
+                _mark_unused(artifact, made)
     except BaseException as exc:
         build.release()
         if isinstance(exc, Busy):
@@ -72,6 +73,35 @@ def exclusive(root: StoreRoot, key: str, deadline: Deadline) -> Lease:
         raise
     assert artifact is not None
     return Lease((build, artifact))
+
+
+def _make(root: StoreRoot, name: str) -> os.stat_result | None:
+    """Make a lock file and tell its stat; None when there was one, or when whoever takes it has to say why
+    it cannot be made."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        with root.folder(LOCKS) as folder:
+            fd = os.open(name, flags, LOCK_MODE, dir_fd=folder)
+            try:
+                return os.fstat(fd)
+            finally:
+                os.close(fd)
+    except OSError:
+        return None
+
+
+def _mark_unused(held: Held, made: os.stat_result) -> None:
+    """A lock file's times are the clock of last use, and that it was missing is no use. They stay when
+    somebody used it since it was made."""
+    try:
+        if identity(os.fstat(held.fd)) == identity(made):
+            os.utime(held.fd, ns=(0, 0))
+    except OSError as exc:
+        held.release()
+        raise from_os_error(exc, f"cannot stamp {held.path}", held.path) from exc
+    except BaseException:
+        held.release()
+        raise
 
 
 def building(root: StoreRoot, key: str, deadline: Deadline) -> Held:

@@ -166,8 +166,12 @@ class HostWeightStore:
         held = leases.shared(self._root, spot.key, deadline, create=create)
         if held is None:
             return Lease()
-        leases.touch(held)
-        folder = leases.on_folder(self._root, spot.key) if spot.place is Place.ARTIFACT else None
+        try:
+            leases.touch(held)
+            folder = leases.on_folder(self._root, spot.key) if spot.place is Place.ARTIFACT else None
+        except BaseException:
+            held.release()
+            raise
         return Lease((held,) if folder is None else (held, folder))
 
     def _lease_documents(self, mode: Mode, deadline: Deadline) -> Lease:

@@ -10,19 +10,23 @@ import stat
 import subprocess
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import make_hostweights
+import nth_call
 import pytest
+from holders import locked
 
-from hwctl.errors import Busy, IoFailed, NoRoom, NotFound, Refused
+from hwctl.errors import Busy, HwctlError, IoFailed, NoRoom, NotFound, Refused
 from hwctl.fs.deadline import Deadline
 from hwctl.fs.lock_table import Mode
+from hwctl.fs.locks import Held
 from hwctl.stores.base import Artifact, CheckOptions, Death, Level, StalePolicy, State
 from hwctl.stores.hostweights import leases, moves
 from hwctl.stores.hostweights.locating import recognise
 from hwctl.stores.hostweights.store import HostWeightStore, open_store
-from hwctl.stores.hostweights.store_root import StoreRoot
+from hwctl.stores.hostweights.store_root import StoreRoot, look_at_root
 
 KEY = make_hostweights.key_of(0)
 HEX = "f" * 32
@@ -432,3 +436,48 @@ def test_the_root_fixture_is_an_empty_store(root: StoreRoot) -> None:
     store = HostWeightStore(root)
     assert list(store.scan()) == [] and store.budget() is None
     assert store.size().bytes == sum(path.stat().st_size for path in root.path.glob("*.json"))
+
+
+@pytest.mark.parametrize("mode", [Mode.SHARED, Mode.EXCLUSIVE])
+def test_a_lease_that_fails_half_way_holds_nothing(store: HostWeightStore, mode: Mode) -> None:
+    """A call that fails anywhere in between: the error is one of ours, and both locks are free again."""
+    folder = put(store)
+    artifact, n, met = the(store), 0, ""
+    with locked(folder, "exclusive"):
+        while met is not None:
+            n += 1
+            for name in os.listdir(store.root / "locks"):
+                (store.root / "locks" / name).unlink()
+
+            def take() -> None:
+                with suppress(HwctlError):
+                    store.lease(artifact, mode, Deadline.now(), create=True).release()
+
+            met = nth_call.failing_at(n, errno.EACCES, take)
+            leases.exclusive(look_at_root(store.root), KEY, Deadline.now()).release()
+    assert n > 5
+
+
+def test_a_use_while_the_lock_file_is_made_counts(
+    store: HostWeightStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody makes the missing file and uses it, between the look for it and the making."""
+    put(store)
+    root = look_at_root(store.root)
+    for path in (store.root / "locks").iterdir():
+        path.unlink()
+    take = leases._take
+
+    def late(*words: object, **options: bool) -> Held | None:
+        held = take(*words, **options)  # type: ignore[arg-type]
+        if held is None:
+            subprocess.run(["touch", leases.lock_path(root, KEY)], check=True)
+        return held
+
+    monkeypatch.setattr(leases, "_take", late)
+    leases.exclusive(root, KEY, Deadline.now()).release()
+    assert leases.lock_path(root, KEY).stat().st_mtime_ns > 0
+    leases.lock_path(root, KEY).unlink()
+    monkeypatch.undo()
+    leases.exclusive(root, KEY, Deadline.now()).release()
+    assert leases.lock_path(root, KEY).stat().st_mtime_ns == 0
