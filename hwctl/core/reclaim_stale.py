@@ -8,6 +8,7 @@ interrupted move nothing is garbage: it is brought to its end in quarantine.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from hwctl.core.act import Deed, carry_out, remove
@@ -59,17 +60,17 @@ def reclaim(policy: StalePolicy, step: Step, wait: Deadline) -> Outcome:
     """
     keeps = step.action is Action.QUARANTINE
 
-    def again(step: Step, now: Artifact) -> str | None:
-        verdict = step.store.stale(now, policy)
+    def objection(verdict: Staleness) -> str | None:
         return None if verdict.death is Death.PROVEN and verdict.keeps == keeps else _said(verdict)
 
+    def again(step: Step, now: Artifact) -> str | None:
+        return objection(step.store.stale(now, policy))
+
     if step.action is not Action.KEEP:
-        try:
-            objection = again(step, step.artifact)
-        except (HwctlError, OSError):
-            objection = None  # the same is met again under the lease, where it has its outcome
-        if objection is not None:
-            return Outcome(step, Result.SKIPPED, objection, step.status)
+        with suppress(HwctlError, OSError):  # the same is met again under the lease, where it has its outcome
+            verdict = step.store.stale(step.artifact, policy)
+            if verdict.lockless and (why := objection(verdict)) is not None:
+                return Outcome(step, Result.SKIPPED, why, step.status)
     return carry_out(step, _finish if keeps else remove, wait, again)
 
 

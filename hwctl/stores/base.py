@@ -200,11 +200,13 @@ class Staleness:
     """A verdict with the evidence for it, one clause each, fit to be shown to an operator.
 
     ``keeps`` says that a move was interrupted, and nothing is garbage: the entry is set aside, not removed.
+    ``lockless`` says that its lock has no file, so that the verdict holds only until somebody makes one.
     """
 
     death: Death
     evidence: tuple[str, ...] = ()
     keeps: bool = False
+    lockless: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,14 +43,15 @@ def judge(
     life, evidence = _by_locks(root, _locks_of(spot), trying=not policy.looking)
     pid = artifact.detail.get("publisher_pid")
     lives = isinstance(pid, int) and in_use(pid)
-    if life is Life.UNKNOWN:
+    lockless = life is Life.UNKNOWN
+    if lockless:
         life, clause = _without_lock(root, spot, policy, open_files)
         evidence += (clause,)
         if life is Life.DEAD and lives:
             life = Life.UNKNOWN
     if isinstance(pid, int) and life is not Life.ALIVE:
         evidence += (f"pid {pid} is {'another process now' if lives else 'gone'}",)
-    return Staleness(_LIVES[life], (what, *evidence), keeps=moving is not None)
+    return Staleness(_LIVES[life], (what, *evidence), moving is not None, lockless)
 
 
 def _interrupted_move(root: StoreRoot, spot: Spot, artifact: Artifact) -> str | None:
