@@ -23,6 +23,7 @@ from hwctl.stores import note
 from hwctl.stores.base import Artifact, Family, State
 from hwctl.stores.pageweights import layout
 from hwctl.stores.pageweights.documents import evictable_key
+from hwctl.stores.pageweights.grouping import Names, names_in_quarantine
 from hwctl.stores.pageweights.layout import Kind, parse_name, quarantined_prefix
 from hwctl.stores.pageweights.records import DOCUMENT_LIMIT
 from hwctl.stores.pageweights.roots import Root
@@ -115,19 +116,21 @@ def set_aside(root: Root, prefix: str, names: Iterable[str], reason: str) -> str
     return name
 
 
-def interrupted(root: Root, prefix: str, key: str) -> str | None:
+def interrupted(root: Root, prefix: str, key: str, entries: Names | None = None) -> str | None:
     """The entry that a pair without a locator was being moved into, or back from: it holds the locator, and
     none of the pair. A bad locator may mean any pair of its prefix.
 
     A page that was built anew meanwhile, of other bytes, has a locator of its own and says nothing of it.
+    ``entries`` spares whoever asks for many pairs a listing for each.
     """
+    entries = entries or names_in_quarantine()
     if _is_there(root.fd, layout.locator_name(prefix)) and _named(root.fd, prefix) in (key, None):
         return None
     pair = {layout.receipt_name(prefix, key), layout.artifact_name(prefix, key)}
     try:
         with opened_dir(layout.QUARANTINE, dir_fd=root.fd) as quarantine_fd:
-            for name in sorted(os.listdir(quarantine_fd)):
-                if quarantined_prefix(name) == prefix and _lacks(root, quarantine_fd, name, key, pair):
+            for name in entries.of(quarantine_fd, prefix):
+                if _lacks(root, quarantine_fd, name, key, pair):
                     return name
     except (FileNotFoundError, NotADirectoryError):
         return None

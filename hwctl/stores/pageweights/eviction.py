@@ -2,7 +2,7 @@
 
 Owns the one pass under the eviction lock: what no locator names goes first, then the oldest clock; a page
 whose lock is held by anybody is left alone, and it ends as soon as the sum is within the budget. The same
-walk without a lock is the plan of it.
+walk without a lock is the plan of it. What is proven to be garbage is ``garbage``'s to say.
 """
 
 from __future__ import annotations
@@ -14,28 +14,17 @@ from dataclasses import dataclass
 from hwctl.errors import Busy, HwctlError, Usage, from_os_error
 from hwctl.fs.deadline import Deadline
 from hwctl.fs.lock_holders import held_by_other
-from hwctl.fs.openfiles import RecentOpenFiles
 from hwctl.fs.remove import Removed
-from hwctl.stores.base import Death, StalePolicy, State
-from hwctl.stores.pageweights import layout, staleness
+from hwctl.stores.pageweights import layout
 from hwctl.stores.pageweights.documents import evictable_key
+from hwctl.stores.pageweights.garbage import Garbage, Passed
 from hwctl.stores.pageweights.locking import lock_eviction, try_page
 from hwctl.stores.pageweights.place import Place, leads_nowhere, look_at_document
 from hwctl.stores.pageweights.removal import pair_of, remove_names, require_files
 from hwctl.stores.pageweights.resident import Listing, counted_now, one_pass
 from hwctl.stores.pageweights.roots import Root
-from hwctl.stores.pageweights.survey import Survey
 
 NOTHING = Removed()
-
-
-@dataclass(frozen=True, slots=True)
-class Passed:
-    """A page that eviction came to and left alone, and why; ``bad`` when its locator cannot be trusted."""
-
-    prefix: str
-    reason: str
-    bad: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +65,18 @@ def evict_to_budget(root: Root, budget: int, deadline: Deadline, *, spare: str |
     """
     if budget < 1:
         raise Usage(f"a budget of {budget} bytes is none")
+    garbage = Garbage(root)
+    _judge_ahead(root, budget, garbage)
     with lock_eviction(root.place, deadline):
         listing = one_pass(root.place)
-        walk = _Walk(root, budget, listing.resident, dry=False)
-        return walk.over(_candidates(listing, spare))
+        walk = _Walk(root, budget, listing, garbage, dry=False)
+        return walk.over((*_artifacts(listing), *_pages(listing, spare)))
+
+
+def _judge_ahead(root: Root, budget: int, garbage: Garbage) -> None:
+    """Make the verdicts that the eviction will ask for, before anybody has to wait for them."""
+    listing = one_pass(root.place)
+    _Walk(root, budget, listing, garbage, dry=True).over(_artifacts(listing))
 
 
 def foresee_eviction(root: Root, budget: int, *, added: int, spare: str) -> Eviction:
@@ -89,27 +86,35 @@ def foresee_eviction(root: Root, budget: int, *, added: int, spare: str) -> Evic
     that have not been read whether the new page takes its place.
     """
     listing = one_pass(root.place)
-    walk = _Walk(root, budget, listing.resident + added, dry=True)
-    return walk.over(one for one in _candidates(listing, spare) if one.prefix != spare)
+    walk = _Walk(root, budget, listing, Garbage(root), dry=True, added=added)
+    candidates = (*_artifacts(listing), *_pages(listing, spare))
+    return walk.over(one for one in candidates if one.prefix != spare)
 
 
-def _candidates(listing: Listing, spare: str | None) -> Iterator[_Candidate]:
-    """Garbage first, by name; then pages by clock, then by name. A locator is read only where it matters."""
+def _artifacts(listing: Listing) -> Iterator[_Candidate]:
+    """What may be garbage, by name. A locator is read only where it matters."""
     located = {prefix for _, prefix in listing.clocks}
     for prefix, sizes in sorted(listing.artifacts.items()):
         if prefix not in located or len(sizes) > 1:
             yield from (_Candidate(prefix, key=key) for key, size in sorted(sizes.items()) if size)
+
+
+def _pages(listing: Listing, spare: str | None) -> Iterator[_Candidate]:
+    """By clock, then by name."""
     yield from (_Candidate(prefix, clock) for clock, prefix in sorted(listing.clocks) if prefix != spare)
 
 
 class _Walk:
     """One way through the candidates, carried out or, when ``dry``, only thought through."""
 
-    def __init__(self, root: Root, budget: int, resident: int, *, dry: bool) -> None:
+    def __init__(
+        self, root: Root, budget: int, listing: Listing, garbage: Garbage, *, dry: bool, added: int = 0
+    ) -> None:
         self._root = root
-        self._open_files = RecentOpenFiles()
+        self._names = listing.names
+        self._garbage = garbage
         self._budget = budget
-        self._resident = self._remaining = resident
+        self._resident = self._remaining = listing.resident + added
         self._dry = dry
         self._removed = NOTHING
         self._evicted: list[str] = []
@@ -137,14 +142,14 @@ class _Walk:
         prefix = candidate.prefix
         try:
             # Judged before its lock is made as well: a lock file that is missing is no proof (EVI-08).
-            found = None if candidate.key is None else self._garbage(prefix, candidate.key)
+            found = None if candidate.key is None else self._judged(prefix, candidate.key)
             if candidate.key is not None and not isinstance(found, tuple):
                 return found
             with _held(self._root.place, prefix, dry=self._dry):
                 if candidate.key is None:
                     found = _page(self._root, candidate)
                 else:
-                    found = self._garbage(prefix, candidate.key)
+                    found = self._judged(prefix, candidate.key)
                 if not isinstance(found, tuple):
                     return found
                 size = _size(self._root.place, found)
@@ -161,17 +166,8 @@ class _Walk:
             self._reclaimed.append(f"{prefix}.{candidate.key}")
         return None
 
-    def _garbage(self, prefix: str, key: str) -> tuple[str, ...] | Passed | None:
-        """The names of an artifact that is proven nobody's, as reclaim-stale proves it; None for a page's."""
-        found = Survey(self._root, None).pair(prefix, key)
-        if found is None or found.state in (State.READY, State.INCOMPLETE):
-            return None
-        if found.state is not State.ORPHAN:
-            return Passed(prefix, str(found.reason), bad=True)
-        verdict = staleness.judge(self._root, found, StalePolicy(), self._open_files)
-        if verdict.death is not Death.PROVEN or verdict.keeps:
-            return Passed(prefix, "; ".join(verdict.evidence))
-        return pair_of(prefix, key)
+    def _judged(self, prefix: str, key: str) -> tuple[str, ...] | Passed | None:
+        return self._garbage.judge(prefix, key, self._names[prefix])
 
 
 @contextmanager

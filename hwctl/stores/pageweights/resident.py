@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hwctl.errors import from_os_error
@@ -25,13 +25,14 @@ class Listing:
     what the disk gave for those names themselves, each inode once.
 
     ``clocks`` holds (mtime ns, prefix) of every locator, ``artifacts`` the sizes of the cache's own artifacts
-    by prefix and then by key.
+    by prefix and then by key, ``names`` by prefix all names that carry one, but for locks.
     """
 
     resident: int
     allocated: int
     clocks: tuple[tuple[int, str], ...]
     artifacts: Mapping[str, Mapping[str, int]]
+    names: Mapping[str, Sequence[str]]
 
 
 def one_pass(place: Place) -> Listing:
@@ -40,11 +41,14 @@ def one_pass(place: Place) -> Listing:
     blocks: dict[Inode, int] = {}
     clocks: list[tuple[int, str]] = []
     artifacts: dict[str, dict[str, int]] = {}
+    names: dict[str, list[str]] = {}
     try:
         with os.scandir(place.dir_fd) as entries:
             for entry in entries:
                 counts = entry.name.endswith(SUFFIX)
                 name = parse_name(entry.name)
+                if name.prefix is not None and name.kind is not Kind.LOCK:
+                    names.setdefault(name.prefix, []).append(entry.name)
                 if not counts and name.kind is not Kind.LOCATOR:
                     continue
                 try:
@@ -62,7 +66,7 @@ def one_pass(place: Place) -> Listing:
                     artifacts.setdefault(name.prefix, {})[name.key] = size
     except OSError as exc:
         raise from_os_error(exc, "cannot list the cache") from exc
-    return Listing(resident, sum(blocks.values()), tuple(clocks), artifacts)
+    return Listing(resident, sum(blocks.values()), tuple(clocks), artifacts, names)
 
 
 def counted(dir_fd: int, name: str, st: os.stat_result) -> int:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from hwctl.errors import from_os_error
 from hwctl.fs.liveness import Life
@@ -19,6 +20,7 @@ from hwctl.fs.openfiles import OpenFiles
 from hwctl.fs.unused import GRACE_NS, disuse
 from hwctl.stores.base import Artifact, Death, Staleness, StalePolicy, State
 from hwctl.stores.pageweights import aside, layout
+from hwctl.stores.pageweights.grouping import Names
 from hwctl.stores.pageweights.layout import Kind, parse_name, quarantined_prefix
 from hwctl.stores.pageweights.roots import Root
 
@@ -31,9 +33,17 @@ _WHY = {
 }
 
 
-def judge(
-    root: Root, artifact: Artifact, policy: StalePolicy, open_files: Callable[[], OpenFiles]
-) -> Staleness:
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a run over many entries looks at once for all of them: who has what open, the entries of the
+    quarantine, and the names in the root by prefix."""
+
+    open_files: Callable[[], OpenFiles]
+    quarantine: Names
+    names: Callable[[int, str], Iterable[str]]
+
+
+def judge(root: Root, artifact: Artifact, policy: StalePolicy, seen: Seen) -> Staleness:
     """The verdict on one entry. Raises IoFailed when the lock or the file cannot be looked at."""
     name = parse_name(artifact.path.name)
     prefix = quarantined_prefix(artifact.path.name) or name.prefix
@@ -41,7 +51,7 @@ def judge(
     if artifact.state is State.QUARANTINED and aside.is_hollow(root, artifact.path.name):
         why = "an entry of the quarantine that holds no file of a page"
     elif artifact.state is State.ORPHAN and prefix is not None and name.key is not None:
-        entry = aside.interrupted(root, prefix, name.key)
+        entry = aside.interrupted(root, prefix, name.key, seen.quarantine)
         if entry is not None:
             why, keeps = f"a move into quarantine that was not finished; its locator lies in {entry}", True
     if why is None:
@@ -52,7 +62,7 @@ def judge(
     try:
         holder = held_by_other(lock, root.fd, trying=not policy.looking)
     except FileNotFoundError:
-        life, clause = _without_lock(root, artifact, policy, open_files)
+        life, clause = _without_lock(root, artifact, prefix, policy, seen)
         evidence = ("its page has no lock file, which tells nothing", clause)
         return Staleness(_LIVES[life], (why, *evidence), keeps)
     except OSError as exc:
@@ -64,21 +74,18 @@ def judge(
 
 
 def _without_lock(
-    root: Root, artifact: Artifact, policy: StalePolicy, open_files: Callable[[], OpenFiles]
+    root: Root, artifact: Artifact, prefix: str, policy: StalePolicy, seen: Seen
 ) -> tuple[Life, str]:
     """Whether nobody is at work on it, as the newest change and open files of its prefix tell."""
-    prefix = quarantined_prefix(artifact.path.name) or parse_name(artifact.path.name).prefix
-    stats = []
     try:
-        for name in os.listdir(root.fd):
-            if parse_name(name).prefix == prefix:
-                stats.append(os.stat(name, dir_fd=root.fd, follow_symlinks=False))
+        names = seen.names(root.fd, prefix)
+        stats = [os.stat(name, dir_fd=root.fd, follow_symlinks=False) for name in names]
     except FileNotFoundError:
         return Life.ALIVE, "somebody removes files of its prefix right now"
     except OSError as exc:
         raise from_os_error(exc, "cannot look at the files of its prefix", artifact.path) from exc
     grace = GRACE_NS if policy.older_than is None else policy.older_than
-    return disuse(stats, root.place.uid, grace, open_files)
+    return disuse(stats, root.place.uid, grace, seen.open_files)
 
 
 def _judge_library(root: Root, artifact: Artifact, policy: StalePolicy) -> Staleness:

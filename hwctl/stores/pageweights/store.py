@@ -32,6 +32,7 @@ from hwctl.stores.base import (
     State,
 )
 from hwctl.stores.pageweights import aside, glance, layout, roots, staleness, verification
+from hwctl.stores.pageweights.grouping import names_in_quarantine, names_in_root
 from hwctl.stores.pageweights.layout import Kind, parse_name, quarantined_prefix
 from hwctl.stores.pageweights.locking import (
     lock_eviction,
@@ -60,6 +61,7 @@ class PageStore:
         self._ways = Ways()
         self._sweeping: Root | None = None
         self._open_files = RecentOpenFiles()
+        self._seen = staleness.Seen(self._open_files, names_in_quarantine(), names_in_root().of)
         # What is still mapped is only told, so a pass over /proc may serve for many pages: each one takes
         # as long as the removal of many, and all accesses of the cache's own program wait meanwhile.
         self._accounting = RecentOpenFiles()
@@ -191,7 +193,7 @@ class PageStore:
 
     def stale(self, artifact: Artifact, policy: StalePolicy) -> Staleness:
         with self._opened() as root:
-            return staleness.judge(root, artifact, policy, self._open_files)
+            return staleness.judge(root, artifact, policy, self._seen)
 
     def deny(self, artifact: Artifact, reason: str) -> bool:
         """There is no such mark: whoever holds a page's lock is done with it in a moment."""
