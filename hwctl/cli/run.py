@@ -30,7 +30,9 @@ def run(argv: list[str]) -> int:
             status = build()(args=argv, prog_name="hwctl", standalone_mode=False)
     except typer.TyperException as exc:
         # pydantic's own words in front of what an enumeration says about a wrong choice.
-        return _usage(output, exc.format_message().replace("Value error, ", ""), argv)
+        message = exc.format_message().replace("Value error, ", "")
+        # No command was given at all, and the message is the help page. Typer keeps that class to itself.
+        return _usage(output, message, argv, page=type(exc).__name__ == "NoArgsIsHelpError")
     except Usage as exc:
         return _usage(output, exc.message, argv)
     except Exception as exc:
@@ -57,13 +59,12 @@ def _command_in(argv: list[str]) -> str:
     return verb.name
 
 
-def _usage(output: Output, message: str, argv: list[str]) -> int:
+def _usage(output: Output, message: str, argv: list[str], *, page: bool = False) -> int:
     command = _command_in(argv)
     message = hinted(message, command)
     if output.json:
         output.err.raw(dumps(exits.error_object(Usage(message))))
-    elif "\n" in message:
-        # No command was given at all: the message is the help page.
+    elif page:
         output.err.raw(message.encode("utf-8", "backslashreplace") + b"\n")
     else:
         output.err.line(f"{command}: {message} (see {command} --help)")

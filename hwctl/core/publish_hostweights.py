@@ -34,7 +34,7 @@ from hwctl.stores.hostweights.publishable import require_findable, require_one_m
 from hwctl.stores.hostweights.store_root import look_at_root
 from hwctl.stores.hostweights.tensors import plan_payloads
 from hwctl.stores.hostweights.verdict import Outcome
-from hwctl.weights.checkpoint import open_checkpoint
+from hwctl.weights.checkpoint import BLOBS, open_checkpoint
 
 _DOCUMENTS = 3
 """The artifact's directory, its manifest and its marker."""
@@ -145,27 +145,28 @@ def foresee(request: Request) -> PublishResult:
 def _opened(request: Request) -> AbstractContextManager[Material]:
     """The material, after everything that can be refused by looking at the two places."""
     store = real(request.store)
-    _require_apart(request.source, real(request.source), store)
+    _require_apart(request.source, store)
     _require_owner(store, request.words)
     if store.is_dir():
         require_findable(look_at_root(store))
     match = recognise(real(request.source))
     if match is None:
         checkpoint = open_checkpoint(request.source)
-        if request.source.is_dir():  # of a snapshot, the weights lie in another folder
-            for folder in {shard.path.parent for shard in checkpoint.shards}:
-                _require_apart(folder, folder, store)
+        for shard in checkpoint.shards:
+            blobs = shard.path.parent  # what a snapshot of the cache links to is nobody else's folder either
+            if blobs.name == BLOBS and store.is_relative_to(blobs):
+                raise Refused(f"the store {store} lies among the source's files in {blobs}", path=store)
+            if shard.path.is_relative_to(store):
+                raise Refused(f"{shard.path}, of the source, lies inside the store {store}", path=store)
         return from_checkpoint(checkpoint, request.naming, request.format_metadata, request.work)
     if request.naming != Naming():
         raise Usage(f"{request.source} is an artifact and brings its own identity", path=request.source)
     return from_artifact(match, request.format_metadata, request.work)
 
 
-def _require_apart(source: Path, origin: Path, store: Path) -> None:
-    """PUB-01: neither may lie inside the other, else a source would be overwritten while it is read.
-
-    ``origin`` is where ``source`` really lies.
-    """
+def _require_apart(source: Path, store: Path) -> None:
+    """PUB-01: neither may lie inside the other, else a source would be overwritten while it is read."""
+    origin = real(source)
     if origin == store or (origin.is_dir() and store.is_relative_to(origin)):
         raise Refused(f"the store {store} lies inside the source {source}", path=store)
     if origin.is_relative_to(store):

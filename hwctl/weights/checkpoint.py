@@ -30,6 +30,8 @@ from hwctl.weights.shards import Shard, follow, open_shard
 WEIGHTS_SUFFIX = ".safetensors"
 STANDARD_INDEX = "model.safetensors.index.json"
 LOCAL_REVISION = "local"
+BLOBS = "blobs"
+"""The folder of a repository in the cache that its snapshots link into."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,6 +50,27 @@ def test_usage_errors_are_2_and_one_object_wherever_json_stands(verb: Verb, hwct
     assert sorted(os.listdir(pages)) == before
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["verify", "ODD", "--authority", "gone.json"],
+        ["verify", "ODD", "--expect", "a\n\x1b[31m"],
+        ["verify", "--paths-from", "ODD"],
+        ["inspect", "--no\n\x1b[31m"],
+        ["no\n\x1b[31m"],
+    ],
+    ids=" ".join,
+)
+def test_a_usage_error_is_one_line_whatever_it_tells_of(words: list[str], hwctl: Run, tmp_path: Path) -> None:
+    """Rule 6: names from the disk and from argv alike."""
+    odd = tmp_path / "w\n\x1b[31mred\x1b]0;t\x07"
+    make_pageweights.make_artifact(make_pageweights.make_store(odd), 0)
+    run = hwctl(*(odd if word == "ODD" else word for word in words))
+    assert run.status == 2
+    assert len(run.err.splitlines()) == 1
+    assert not set(run.err[:-1]) & {chr(code) for code in (*range(32), 127)}
+
+
 @pytest.mark.parametrize("bad", [["--json=1"], ["--family", "colour"], ["--jsom"], ["--level", "deep"]])
 def test_the_parsers_own_refusals_are_objects_too(bad: list[str], hwctl: Run, pages: Path) -> None:
     for arguments in ([*bad, "--json"], ["--json", pages, *bad]):

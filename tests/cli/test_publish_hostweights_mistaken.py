@@ -119,8 +119,18 @@ def test_the_blobs_of_a_snapshot_are_its_source(tmp_path: Path, below: str) -> N
     before = sorted(os.listdir(blobs))
     run = publish(snapshot, blobs / below)
     assert run.status == 12
-    assert "lies inside the source" in run.err
+    assert "lies among the source's files" in run.err
     assert sorted(os.listdir(blobs)) == before
+
+
+def test_links_to_files_elsewhere_claim_no_folder(tmp_path: Path) -> None:
+    for name in (FIRST, SECOND):
+        shutil.copy(TINY / name, tmp_path / name)
+    farm = tmp_path / "checkpoint"
+    farm.mkdir()
+    for path in TINY.iterdir():
+        (farm / path.name).symlink_to(f"../{path.name}" if path.name in (FIRST, SECOND) else path)
+    assert publish(farm, tmp_path / "store").status == 0
 
 
 def test_one_shard_of_several_is_published_with_a_warning(store: Path) -> None:
