@@ -64,7 +64,7 @@ def judge(root: Root, artifact: Artifact, policy: StalePolicy, seen: Seen) -> St
     except FileNotFoundError:
         life, clause = _without_lock(root, artifact, prefix, policy, seen)
         evidence = ("its page has no lock file, which tells nothing", clause)
-        return Staleness(_LIVES[life], (why, *evidence), keeps)
+        return Staleness(_LIVES[life], (why, *evidence), keeps, lockless=True)
     except OSError as exc:
         raise from_os_error(exc, f"cannot look at {lock}", root.path / lock) from exc
     if holder is not None:
