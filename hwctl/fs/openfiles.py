@@ -189,7 +189,7 @@ def _user(pid: int, how: str) -> User:
 
 def _uses_of(process: Path) -> Iterator[tuple[Inode, str] | None]:
     """What a process uses, and None for each thing of which that cannot be told."""
-    if (yield from _held_through(process)):
+    if (yield from _held_unless_ended(process)):
         return
     # A leader that has ended shows nothing any more; the threads that outlive it have all it had.
     found = parse_stat((process / "stat").read_bytes())
@@ -197,7 +197,17 @@ def _uses_of(process: Path) -> Iterator[tuple[Inode, str] | None]:
         return
     for thread in os.listdir(process / "task"):
         with suppress(FileNotFoundError, ProcessLookupError):
-            yield from _held_through(process / "task" / thread)
+            yield from _held_unless_ended(process / "task" / thread)
+
+
+def _held_unless_ended(process: Path) -> Generator[tuple[Inode, str] | None, None, bool]:
+    """``_held_through``, and nothing for a zombie: the kernel lets only root see that it holds nothing."""
+    try:
+        return (yield from _held_through(process))
+    except PermissionError:
+        if parse_stat((process / "stat").read_bytes()).state not in "ZXx":
+            raise
+        return False
 
 
 def _held_through(process: Path) -> Generator[tuple[Inode, str] | None, None, bool]:

@@ -18,6 +18,8 @@ import pytest
 from kits import KITS, Kit, KtInt8
 from run_hwctl import NOBODY, command, environment, hwctl_, start
 
+from hwctl.fs.liveness import proc_stat
+
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make other users' files")
 
 
@@ -244,6 +246,56 @@ def test_a_tree_that_kt_kernel_made_is_judged_with_roots_eyes_for_its_owner(tmp_
     _give(dead, NOBODY)
     run = hwctl_("reclaim-stale", tmp_path, "-y", "--other-users", "--older-than", "0.01s", "--json")
     assert run.status == 0 and not dead.exists(), run.out
+
+
+@needs_root
+def test_a_zombie_of_its_owner_keeps_nobody_from_judging(shm: Path) -> None:
+    """The kernel shows nobody but root that it has no files left."""
+    shm.chmod(0o1777)
+    dead = make_ktint8.make_staging(shm, "upstream-1", uid=NOBODY)
+    _give(dead, NOBODY)
+    zombie = subprocess.Popen(["true"], user=NOBODY, group=NOBODY, extra_groups=[])
+    try:
+        os.waitid(os.P_PID, zombie.pid, os.WEXITED | os.WNOWAIT)
+        run = hwctl_("reclaim-stale", dead, "-y", "--older-than", "0.01s", uid=NOBODY)
+        assert run.status == 0 and not dead.exists(), run.out
+    finally:
+        zombie.wait()
+
+
+@needs_root
+def test_a_zombie_whose_threads_live_on_is_a_user_also_to_its_owner(shm: Path) -> None:
+    shm.chmod(0o1777)
+    held = make_ktint8.make_staging(shm, "upstream-1", uid=NOBODY)
+    _give(held, NOBODY)
+    file = next(path for path in held.rglob("*") if path.is_file())
+    leader = subprocess.Popen(
+        [command(uid=NOBODY)[0], "-S", "-c", _LEAVING_A_THREAD, file],
+        stdout=subprocess.PIPE,
+        user=NOBODY,
+        group=NOBODY,
+        extra_groups=[],
+    )
+    try:
+        assert leader.stdout is not None and leader.stdout.readline()
+        until = time.monotonic() + 10
+        while (stat := proc_stat(leader.pid)) and stat.state != "Z" and time.monotonic() < until:
+            time.sleep(0.01)
+        run = hwctl_("reclaim-stale", held, "-y", "--older-than", "0.01s", uid=NOBODY)
+        assert run.status == 11 and f"pid {leader.pid} (uid {NOBODY}, " in run.out, run.out
+        assert held.exists()
+    finally:
+        leader.kill()
+        leader.communicate()
+
+
+_LEAVING_A_THREAD = """
+import ctypes, sys, threading, time
+file = open(sys.argv[1], "rb")
+threading.Thread(target=time.sleep, args=(60,)).start()
+print("x", flush=True)
+ctypes.CDLL(None).pthread_exit(None)
+"""
 
 
 def _give(root: Path, uid: int) -> None:
