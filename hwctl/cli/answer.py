@@ -12,6 +12,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, TextIO
@@ -222,20 +223,27 @@ class Answer:
             self.fail(failure)
         elif isinstance(exc, Interrupted):
             self._signum = exc.signum
-        if self._metrics is not None:
+        if self._metrics is None:
+            self._finish()
+            return isinstance(exc, Exception)
+        # Before the answer, which has to tell when this fails; and again when the answer could not be told.
+        try:
             self._write_metrics(self._metrics)
+        except HwctlError as failed:
+            self.fail(failed)
+        told = self._number()
         self._finish()
+        if self.exit_status != told:
+            with suppress(HwctlError):
+                self._write_metrics(self._metrics)
         return isinstance(exc, Exception)
 
     def _write_metrics(self, path: Path) -> None:
         """Also when the run failed; that this failed as well is one more failure of the run."""
         from hwctl.cli.metrics import of_run, write
 
-        own = of_run(self.verb, self._number(), time.monotonic() - self._clock)
-        try:
-            write(path, [*own, *self.gauges])
-        except HwctlError as exc:
-            self.fail(exc)
+        own = of_run(self.verb, self.exit_status, time.monotonic() - self._clock)
+        write(path, [*own, *self.gauges])
 
     def _finish(self) -> None:
         output = self.output

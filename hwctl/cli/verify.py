@@ -151,6 +151,6 @@ def verify(
         named = [*(paths or ()), *verifying.listed(paths_from, null)]
         tally = Tally(answer, level)
         options = verifying.options(jobs, wait, timeout, rate)
-        selection = verifying.select(tally, named, family, wishes, options.wait)
+        selection = verifying.select(tally, named, family, wishes, options.wait.earlier(options.deadline))
         verifying.check(answer, tally, selection, level, options)
     return answer.exit_status

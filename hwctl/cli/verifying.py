@@ -13,7 +13,7 @@ from hwctl.cli.answer import Answer
 from hwctl.cli.verdicts import Tally
 from hwctl.cli.wishes import Wishes
 from hwctl.core import verify as core
-from hwctl.core.verify import Selection, Subject
+from hwctl.core.verify import Selection, Subject, Verdict
 from hwctl.errors import HwctlError, Usage
 from hwctl.fs.deadline import Deadline
 from hwctl.stores import locate
@@ -45,6 +45,7 @@ def select(
     """What the paths and wishes mean; a path that leads nowhere is told at once and stops no other."""
     subjects: list[Subject] = []
     skipped = Counter[State]()
+    faulty: dict[Path, Verdict] = {}
     for path in paths:
         try:
             match = locate.locate_in_time(path, family, wait, awaited=wishes.identity is not None)
@@ -58,11 +59,13 @@ def select(
                 subjects += found
                 skipped += others
                 if not found and (verdict := core.of_itself(store, tally.level)) is not None:
-                    tally.add(verdict)
+                    faulty[store.root] = verdict
         except HwctlError as exc:
             if isinstance(exc, Usage):
                 raise
             tally.miss(path, exc)
+    for root in sorted(faulty):
+        tally.add(faulty[root])
     return core.select(subjects, skipped)
 
 

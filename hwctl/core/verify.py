@@ -169,7 +169,8 @@ def judge(subject: Subject, level: Level, options: CheckOptions) -> Verdict:
     artifact = subject.artifact
     try:
         if subject.named:
-            artifact = wait_until_ready(subject.store, artifact, options.wait, options.expected)
+            wait = options.wait.earlier(options.deadline)
+            artifact = wait_until_ready(subject.store, artifact, wait, options.expected)
             if artifact.state is State.STAGING:
                 return _unfinished(subject.store, artifact, level, options)
         report = subject.store.check(artifact, level, options)

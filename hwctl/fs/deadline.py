@@ -25,6 +25,12 @@ class Deadline:
     def after(cls, seconds: float) -> Deadline:
         return cls(time.monotonic() + seconds)
 
+    def earlier(self, other: Deadline) -> Deadline:
+        """Whichever of the two ends first."""
+        if self.at is None or other.at is None:
+            return other if self.at is None else self
+        return self if self.at <= other.at else other
+
     def remaining(self) -> float | None:
         """Seconds left, never negative; None without an end."""
         return None if self.at is None else max(0.0, self.at - time.monotonic())

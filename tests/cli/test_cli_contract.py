@@ -272,12 +272,14 @@ def test_a_stdout_that_cannot_be_written(pages: Path, how: str) -> None:
     assert status("inspect", pages, "--json") == 15
     assert status("--help") == 15
     assert status("evict", pages, "--all", "-n") == 15
+    metrics = pages.parent / "hwctl.prom"
     for words in (
-        ["evict", pages, "--keep", "2"],
+        ["evict", pages, "--keep", "2", "--metrics", metrics],
         ["reclaim-stale", pages, "--json"],
         ["evict", pages, "--all"],
     ):
         assert status(*words, "-y") == (0 if how == ">&-" else 15), words
+    assert f'hwctl_run_exit_status{{verb="evict"}} {0 if how == ">&-" else 15}' in metrics.read_text()
     assert not list(pages.glob("*.locator.json"))
 
 

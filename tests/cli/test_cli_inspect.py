@@ -388,12 +388,13 @@ def test_a_store_that_nobody_opens_is_said_to_be_one(
         run = hwctl("verify", root, "--json")
         assert run.status == (13 if name == "domain-policy.json" else 65)
         assert {row["store"] for row in run.results} == {str(root)}
-    (row,) = hwctl("verify", store, "--json").results
+    (row,) = hwctl("verify", store, store, "--json").results
     assert (row["path"], row["state"]) == (str(store), "damaged")
     told = hwctl("verify", weights)
     assert "hwctl quarantine" not in told.err  # setting a sound artifact aside mends no store
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make other users' files")
 def test_what_its_owner_cannot_read_is_not_ready(hwctl: Run) -> None:
     with tempfile.TemporaryDirectory(prefix="hwctl-unreadable-") as name:
         Path(name).chmod(0o755)

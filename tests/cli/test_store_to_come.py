@@ -76,3 +76,10 @@ def test_nothing_comes(hwctl: Run, tmp_path: Path, verb: str) -> None:
     begun = time.monotonic()
     assert hwctl(verb, tmp_path / "wieghts", "--wait", "1h", *command).status == failed
     assert time.monotonic() - begun < 60
+
+
+def test_a_time_limit_bounds_the_waiting_too(hwctl: Run, tmp_path: Path) -> None:
+    artifact = tmp_path / "weights" / "artifacts" / make_hostweights.key_of(0)
+    begun = time.monotonic()
+    assert hwctl("verify", artifact, "--wait", "1h", "--timeout", "1s").status == 10
+    assert time.monotonic() - begun < 60
