@@ -76,7 +76,8 @@ class Walk:
         return not step.acts and bool(self.ledger.shortfalls())
 
     def _helps(self, artifact: Artifact) -> bool:
-        return self.ledger.helped_by(artifact, self._frees(artifact))
+        # What it frees takes a walk, and the targets may hold already.
+        return bool(self.shortfalls()) and self.ledger.helped_by(artifact, self._frees(artifact))
 
     def _is_stubborn(self, artifact: Artifact) -> bool:
         measures = {short.measure for short in self.ledger.shortfalls()}
