@@ -58,8 +58,9 @@ ENVIRONMENT = Section(
     (
         Entry(
             "HWCTL_ROOTS",
-            "Stores, separated by colons, for inspect, reclaim-stale and quarantine --restore without a PATH."
-            " All other commands need a PATH.",
+            "Stores, separated by colons, for inspect and reclaim-stale without a PATH, and where"
+            " quarantine --restore NAME and evict --quarantined NAME look when no store is named."
+            " All else needs a PATH.",
         ),
         Entry("HWCTL_JOBS", "Default of --jobs."),
         Entry("HWCTL_WAIT", "Default of --wait."),
