@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import holders
@@ -163,26 +164,36 @@ def test_the_file_system_that_binds_is_told_while_the_target_holds(small: Path) 
     assert run.status == 14 and "the file system has 8.00 MiB in all" in run.err
 
 
-def test_the_cgroup_that_binds_is_called_so(small: Path) -> None:
-    group = Path("/sys/fs/cgroup/memory") / f"hwctl-test-{os.getpid()}"
-    limit = group / "memory.limit_in_bytes"
-    try:
-        group.mkdir()
-    except OSError as exc:
-        pytest.skip(f"no control group of version 1 can be made: {exc}")
-    try:
-        limit.write_text(str(300 * MIB))
-        subprocess.run(["mount", "-o", "remount,size=1g", small], check=True)
-        cache = make_pageweights.make_store(small / "cache")
-        make_pageweights.make_artifact(cache, 0)
-        words = command("evict", cache, "--min-free", "900MiB", "-y")
-        enter = [sys.executable, "-c", _ENTER, str(group / "cgroup.procs"), *words]
-        run = subprocess.run(enter, capture_output=True, text=True, env=environment(), cwd="/")
-        assert run.returncode == 14
-        assert "--min-free asks for 900 MiB, the cgroup limit has 300 MiB in all" in run.stderr
-    finally:
-        time.sleep(0.1)
-        group.rmdir()
+@pytest.fixture
+def limited() -> Iterator[Path]:
+    """A control group of 300 MiB, of version 1 or 2; skips where none can be made."""
+    for hierarchy, name in (("memory", "memory.limit_in_bytes"), ("", "memory.max")):
+        group = Path("/sys/fs/cgroup") / hierarchy / f"hwctl-test-{os.getpid()}"
+        try:
+            group.mkdir()
+        except OSError:
+            continue
+        try:
+            if (group / name).exists():
+                (group / name).write_text(str(300 * MIB))
+                yield group
+                return
+        finally:
+            time.sleep(0.1)
+            group.rmdir()
+    pytest.skip("no control group with a limit on memory can be made here")
+
+
+@pytest.mark.hardware
+def test_the_cgroup_that_binds_is_called_so(small: Path, limited: Path) -> None:
+    subprocess.run(["mount", "-o", "remount,size=1g", small], check=True)
+    cache = make_pageweights.make_store(small / "cache")
+    make_pageweights.make_artifact(cache, 0)
+    words = command("evict", cache, "--min-free", "900MiB", "-y")
+    enter = [sys.executable, "-c", _ENTER, str(limited / "cgroup.procs"), *words]
+    run = subprocess.run(enter, capture_output=True, text=True, env=environment(), cwd="/")
+    assert run.returncode == 14
+    assert "--min-free asks for 900 MiB, the cgroup limit has 300 MiB in all" in run.stderr
 
 
 _ENTER = "import os, sys; open(sys.argv[1], 'w').write(str(os.getpid())); os.execv(sys.argv[2], sys.argv[2:])"

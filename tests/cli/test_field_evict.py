@@ -153,7 +153,7 @@ def test_evi_08_a_lease_keeps_ageing_off_the_artifact(store: Path) -> None:
     assert subprocess.run(["flock", "-n", "-x", path, "true"]).returncode == 1
     (row,) = hwctl_("inspect", store, "--json").results
     assert row["leases"] == {"shared": 1, "exclusive": 0, "pids": [process.pid]}
-    process.communicate("\n", timeout=10)
+    process.communicate("\n", timeout=60)
     with holders.locked(path, "exclusive"):
         assert hwctl_("exec", path, "--", "true").status == 0
     with holders.locked(path):
@@ -194,7 +194,7 @@ sys.stdin.readline()
     process.stdin.flush()
     assert process.stdout.readline() == "let go\n"
     assert hwctl_("evict", path, "-y").status == 0
-    process.communicate("\n", timeout=10)
+    process.communicate("\n", timeout=60)
 
 
 @pytest.mark.parametrize("code", [errno.ENOLCK, errno.EOPNOTSUPP])

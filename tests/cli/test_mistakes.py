@@ -52,6 +52,7 @@ class Scene:
         """As vLLM-Omni writes it after 0.30.0, which refuses it."""
         path = self.later / "domain-policy.json"
         policy = json.loads(path.read_bytes()) | {"schema_version": 2, "build_admission": "serialized"}
+        path.unlink()
         path.write_bytes(make_hostweights.canonical(policy))
 
     def checkpoint(self, name: str, spoil: Callable[[Path], None]) -> None:

@@ -18,12 +18,13 @@ from hwctl.fs.walk import Inode, inode_of
 
 
 @pytest.fixture
-def tree(tmp_path: Path) -> Path:
-    tree = tmp_path / "tree"
+def tree(shm: Path) -> Path:
+    """In memory: the kernel gives no lease on overlay, where the tests' own folder may lie."""
+    tree = shm / "tree"
     (tree / "inner").mkdir(parents=True)
     for name in ("manifest", "inner/a", "inner/b", "inner/manifest"):
         (tree / name).write_bytes(b"x" * 4096)
-    (tree / "link").symlink_to(tmp_path / "elsewhere")
+    (tree / "link").symlink_to(shm / "elsewhere")
     os.mkfifo(tree / "fifo")
     return tree
 

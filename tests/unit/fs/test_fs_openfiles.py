@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import private_mounts
 import pytest
 
 from hwctl.fs.liveness import proc_stat
@@ -173,12 +174,15 @@ else:
 file = open(sys.argv[4], "rb")"""
 
 
+@pytest.mark.hardware
 @pytest.mark.needs_root
 @pytest.mark.parametrize(("owner", "number"), [(0, errno.ENOTCONN), (65534, errno.EACCES)])
 def test_a_mount_that_answers_nobody_hides_no_process(
     file: Path, tmp_path: Path, owner: int, number: int
 ) -> None:
-    if os.geteuid() != 0 or not os.access("/dev/fuse", os.R_OK | os.W_OK):
+    if reason := private_mounts.why_not():
+        pytest.skip(reason)
+    if not os.access("/dev/fuse", os.R_OK | os.W_OK):
         pytest.skip("no FUSE file system can be mounted here")
     (tmp_path / "point").mkdir()
     with process(BROKEN, owner, tmp_path / "point", number, file) as pid:
