@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hwctl.cli import params, units
 from hwctl.cli.answer import Answer
 from hwctl.cli.units import Size
-from hwctl.errors import Usage
+
+if TYPE_CHECKING:
+    from hwctl.cli.eviction import Wanted
+    from hwctl.core.plan import Target
+    from hwctl.core.policy import Filters
+    from hwctl.stores.base import Family
 
 EXAMPLES = """
 Examples:
@@ -121,17 +127,14 @@ def evict(
     from hwctl.cli.eviction import Wanted, evict_stores
     from hwctl.cli.metrics import destination
     from hwctl.cli.outcomes import conduct, in_one, planned
-    from hwctl.cli.targets import Resolver, called
     from hwctl.core.evict import evict_one
     from hwctl.core.evict_plan import plan_named
     from hwctl.core.policy import Filters
-    from hwctl.stores.base import State
 
-    age = None if min_age is None else int(min_age * 1e9)
+    past, age = (None if given is None else int(given * 1e9) for given in (older_than, min_age))
     filters = Filters(tuple(match or ()), tuple(exclude or ()), age, quarantined)
-    limited = any(limit is not None for limit in (max_size, min_free, older_than, keep))
-    if everything and limited:
-        raise Usage("--all leaves nothing to limit; give it alone")
+    wanted = Wanted(max_size, min_free, past, keep, everything)
+    wanted.require_sense()
     with Answer(
         "evict",
         json=json,
@@ -141,21 +144,7 @@ def evict(
         dry_run=dry_run,
         metrics=destination(metrics, "evict"),
     ) as answer:
-        names = [path.name for path in paths if quarantined and _is_name(path)]
-        resolver = Resolver(answer, family, idle=True)
-        targets = resolver.named(path for path in paths if not _is_name(path) or not quarantined)
-        stores = [target for target in targets if target.artifact is None]
-        entries = [target for target in targets if target.artifact is not None]
-        if names:
-            # A store beside a name says where to look for it.
-            entries += called(answer, stores or resolver.given([]), names, {State.QUARANTINED})
-            stores = []
-        if stores and entries:
-            raise Usage("stores and single entries cannot be evicted in one go")
-        if (entries or names) and (limited or everything or filters.match or filters.exclude or min_age):
-            raise Usage("limits and filters are for stores; a PATH that names an entry is removed as it is")
-        if stores and not (limited or everything):
-            raise Usage("a store needs a limit: --max-size, --min-free, --older-than, --keep or --all")
+        stores, entries = _meant(answer, paths, wanted, filters, family)
         if entries:
             words = sys.argv[1:]
             steps = planned(
@@ -163,10 +152,32 @@ def evict(
             )
             conduct(answer, steps, in_one(evict_one), yes=yes, wait=wait)
         elif stores:
-            past = None if older_than is None else int(older_than * 1e9)
-            wanted = Wanted(max_size, min_free, past, keep, everything)
             evict_stores(answer, stores, wanted, filters, yes=yes, wait=wait, other_users=other_users)
     return answer.exit_status
+
+
+def _meant(
+    answer: Answer, paths: Sequence[Path], wanted: Wanted, filters: Filters, family: Family | None
+) -> tuple[list[Target], list[Target]]:
+    """The stores to be taken to their limits, or the entries to be removed; never both."""
+    from hwctl.cli.targets import Resolver, called, once
+    from hwctl.stores.base import State
+
+    names = [path for path in paths if filters.quarantined and _is_name(path)]
+    resolver = Resolver(answer, family, idle=True)
+    targets = resolver.named(path for path in paths if path not in names)
+    if names and not targets and wanted.narrows(filters):
+        # Limits are for stores, so these are stores mistyped.
+        targets, names = resolver.named(names), []
+    stores = [target for target in targets if target.artifact is None]
+    entries = [target for target in targets if target.artifact is not None]
+    wanted.require_fit(stores=bool(stores) and not names, entries=bool(entries or names), filters=filters)
+    if not names:
+        return stores, once(entries)
+    # A PATH beside a name says where to look for it, also one that leads nowhere.
+    where = stores if len(names) < len(paths) else resolver.given([])
+    keys = [path.name for path in names]
+    return [], once([*entries, *called(answer, where, keys, {State.QUARANTINED})])
 
 
 def _is_name(path: Path) -> bool:

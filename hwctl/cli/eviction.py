@@ -15,7 +15,7 @@ from hwctl.core.evict import Walk, evict
 from hwctl.core.evict_plan import Plan, plan
 from hwctl.core.plan import Target, foresee
 from hwctl.core.policy import BUDGET, Filters, Limits, Measure, Shortfall
-from hwctl.errors import HwctlError, NoRoom, Status
+from hwctl.errors import HwctlError, NoRoom, Status, Usage
 from hwctl.fs import space
 from hwctl.fs.space import Room
 from hwctl.stores.base import State
@@ -39,6 +39,32 @@ class Wanted:
     older_than: int | None
     keep: int | None
     everything: bool
+
+    @property
+    def any(self) -> bool:
+        return self.everything or self._limited
+
+    @property
+    def _limited(self) -> bool:
+        return any(limit is not None for limit in (self.max_size, self.min_free, self.older_than, self.keep))
+
+    def require_sense(self) -> None:
+        """Raise Usage for options that contradict each other."""
+        if self.everything and self._limited:
+            raise Usage("--all leaves nothing to limit; give it alone")
+
+    def narrows(self, filters: Filters) -> bool:
+        """Whether any option was given that chooses among the entries of a store."""
+        return self.any or bool(filters.match or filters.exclude or filters.min_age)
+
+    def require_fit(self, *, stores: bool, entries: bool, filters: Filters) -> None:
+        """Raise Usage where the options do not go with what the PATHs name."""
+        if stores and entries:
+            raise Usage("stores and single entries cannot be evicted in one go")
+        if entries and self.narrows(filters):
+            raise Usage("limits and filters are for stores; a PATH that names an entry is removed as it is")
+        if stores and not self.any:
+            raise Usage("a store needs a limit: --max-size, --min-free, --older-than, --keep or --all")
 
     def limits(self, room: Room) -> Limits:
         """NoRoom for a wish that no eviction can fulfil: it would empty the store and fail all the same."""

@@ -113,8 +113,8 @@ def quarantine(
 
 def _to_restore(answer: Answer, resolver: Resolver, paths: list[Path], names: list[str]) -> list[Target]:
     """The entries meant by ``--restore``; one that is not found does not stop the others."""
-    from hwctl.cli.targets import called
+    from hwctl.cli.targets import called, once
 
     found = resolver.named(units.path(name) for name in names if "/" in name)
     plain = [name for name in names if "/" not in name]
-    return [*found, *called(answer, resolver.given(paths) if plain else [], plain)]
+    return once([*found, *called(answer, resolver.given(paths) if plain else [], plain)])

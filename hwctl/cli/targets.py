@@ -137,6 +137,14 @@ def called(
     return found
 
 
+def once(targets: Iterable[Target]) -> list[Target]:
+    """Each target once, in the order given: a path, a name and a key may all mean the same entry."""
+    found: dict[tuple[Family, Path], Target] = {}
+    for target in targets:
+        found.setdefault((target.store.family, target.path), target)
+    return list(found.values())
+
+
 def _listed(answer: Answer, target: Target) -> bool:
     """Whether a store can be searched. One that was only met, and cannot, hides no name from the others."""
     if not target.met:

@@ -220,12 +220,23 @@ def test_quarantined_entries_go_by_name_or_key(three: Kit) -> None:
     assert hwctl_("evict", "--quarantined", aside[0].name, "-y", env=roots).status == 0
     assert hwctl_("evict", "--quarantined", three.key(1), three.root, "-y").status == 0
     assert [path.exists() for path in (*aside, ready)] == [False, False, True, True]
+    # A store that was mistyped is none to look in, and the roots do not stand in for it.
+    run = hwctl_("evict", "--quarantined", "/typo", three.key(2), "-y", env=roots)
+    assert run.status == 10 and "/typo" in run.err and aside[2].exists()
+    twice = [three.key(2), aside[2].name, aside[2]]
+    run = hwctl_("evict", "--quarantined", three.root, *twice, "-n", "--json")
+    assert (run.status, [row["path"] for row in run.results]) == (0, [str(aside[2])])
     # It is no name without --quarantined, and what is not in quarantine has none.
     assert hwctl_("evict", three.key(2), "-y", env=roots).status == 10
     run = hwctl_("evict", three.root, "--quarantined", three.key(0), "-y")
     assert run.status == 10 and "nothing of that name or key is quarantined" in run.err
     assert hwctl_("evict", three.root, "--quarantined", aside[2].name, "--all", "-y").status == 2
     assert [path.exists() for path in (aside[2], ready)] == [True, True]
+    run = hwctl_("evict", "--quarantined", "nosuch", "--all", "-y", "--json", env=roots)
+    assert run.status == 10 and run.error["message"] == "nosuch does not exist"
+    run = hwctl_("evict", "--quarantined", three.root, *twice, "-y", "--json")
+    assert (run.status, [row["outcome"] for row in run.results]) == (0, ["done"])
+    assert not aside[2].exists()
 
 
 def test_keep_counts_pages_and_no_garbage(cache: Kit) -> None:

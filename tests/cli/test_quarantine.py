@@ -49,6 +49,11 @@ def test_back_by_key_and_by_name_in_a_named_root_or_in_the_default_ones(one: Kit
     assert hwctl_("quarantine", one.root, "--restore", one.key(0), "-y").status == 0
     aside = set_aside(path)
     roots = {"HWCTL_ROOTS": str(one.root)}
+    both = ["--restore", one.key(0), "--restore", aside.name, "--restore", aside]
+    run = hwctl_("quarantine", *both, "-y", "--json", env=roots)
+    assert (run.status, len(run.results)) == (0, 1), run.err
+    assert path.exists()
+    aside = set_aside(path)
     assert hwctl_("quarantine", "--restore", aside.name, "-y", env=roots).status == 0
     assert path.exists()
     assert hwctl_("quarantine", "--restore", "no-such-name", "-y", env=roots).status == 10
