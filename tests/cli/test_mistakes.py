@@ -200,7 +200,7 @@ MISTAKES: list[tuple[str, tuple[str, ...], int, str]] = [
         "a key in another store",
         ("quarantine", "@store", "--restore", "some-key", "-y"),
         10,
-        "/store; name another store before --restore",
+        "/store; name another store as PATH",
     ),
     (
         "a path as a name's store",
