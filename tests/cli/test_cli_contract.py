@@ -393,14 +393,14 @@ def test_progress_is_for_terminals_that_were_not_asked_to_be_quiet(slow: Path) -
 def test_progress_is_where_bytes_are_read(tmp_path: Path) -> None:
     """exec and --restore verify in full before anything else: what takes long is that."""
     root = make_hostweights.make_store(tmp_path / "large")
-    folder = make_hostweights.make_artifact(root, 1, floats=1 << 26)
+    folder = make_hostweights.make_sparse(root, 1, 1024)
     shown = on_a_terminal("exec", folder, "--", "echo", "here")
     assert re.search(r"\r\x1b\[Kverify \[.*/s", shown)
     assert shown.endswith("\r\x1b[Khere\n")
     assert run_hwctl.hwctl_("quarantine", folder, "--reason", "a test", "-y").status == 0
     (aside,) = (root / "quarantine").iterdir()
     shown = on_a_terminal("quarantine", "--restore", aside, "-y")
-    assert re.search(r"\r\x1b\[Kquarantine \[.*of 256 MiB.*/s", shown)
+    assert re.search(r"\r\x1b\[Kquarantine \[.*of 1\.00 GiB.*/s", shown)
     assert folder.is_dir()
 
 

@@ -21,6 +21,14 @@ def sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
+def _sha256_with_hole(data: bytes, mebibytes: int) -> str:
+    digest = hashlib.sha256(data)
+    zeros = bytes(1 << 20)
+    for _ in range(mebibytes):
+        digest.update(zeros)
+    return digest.hexdigest()
+
+
 def fs_type(path: Path) -> str:
     """The kernel's name of the file system a path lies on."""
     best, found = "", ""
@@ -100,10 +108,21 @@ def key_of(number: int) -> str:
 
 def make_artifact(root: Path, number: int, floats: int = 1024, *, locks: bool = True) -> Path:
     """Publish ``floats`` numbers under identity ``number``; the artifact's folder."""
+    return _publish(root, number, struct.pack("<f", float(number)) * floats, 0, locks=locks)
+
+
+def make_sparse(root: Path, number: int, mebibytes: int) -> Path:
+    """One of nothing but zeros, which takes neither room nor memory."""
+    return _publish(root, number, b"", mebibytes, locks=True)
+
+
+def _publish(root: Path, number: int, data: bytes, mebibytes: int, *, locks: bool) -> Path:
+    """``data`` and so many mebibytes of a hole behind it."""
     key, folder = key_of(number), root / "artifacts" / key_of(number)
     folder.mkdir(mode=0o700)
-    data = struct.pack("<f", float(number)) * floats
-    entry = {"dtype": "F32", "shape": [floats], "data_offsets": [0, len(data)]}
+    size = len(data) + (mebibytes << 20)
+    floats = size // 4
+    entry = {"dtype": "F32", "shape": [floats], "data_offsets": [0, size]}
     header = canonical({"__metadata__": {"format": "pt", "host_weight_runtime": "1"}, "w": entry})
     header += b" " * (-len(header) % 8)
     payload = struct.pack("<Q", len(header)) + header + data
@@ -114,11 +133,12 @@ def make_artifact(root: Path, number: int, floats: int = 1024, *, locks: bool = 
         "shape": [floats],
         "dtype": "torch.float32",
         "stride": [1],
-        "nbytes": len(data),
-        "sha256": sha256(data),
+        "nbytes": size,
+        "sha256": _sha256_with_hole(data, mebibytes),
     }
     content = sha256(canonical(tensor))
-    file = {"file_name": "model.safetensors", "size": len(payload), "sha256": sha256(payload)}
+    whole = _sha256_with_hole(payload, mebibytes)
+    file = {"file_name": "model.safetensors", "size": len(payload) + (mebibytes << 20), "sha256": whole}
     manifest = {
         "schema_version": 1,
         "artifact_key": key,
@@ -144,6 +164,8 @@ def make_artifact(root: Path, number: int, floats: int = 1024, *, locks: bool = 
     }
     for name, raw in files.items():
         (folder / name).write_bytes(raw)
+        if name == "model.safetensors":
+            os.truncate(folder / name, len(raw) + (mebibytes << 20))
         (folder / name).chmod(0o444)
     folder.chmod(0o555)
     if locks:
