@@ -19,7 +19,7 @@ from hwctl.fs.deadline import Deadline
 from hwctl.fs.mounts import mount_of, mount_of_fd
 from hwctl.fs.paths import identity
 from hwctl.stores.base import Advance, Artifact, Family, State, silent
-from hwctl.stores.pageweights import offers, publication, roots
+from hwctl.stores.pageweights import offers, publication, room, roots
 from hwctl.stores.pageweights.authority import Authority, unwritable
 from hwctl.stores.pageweights.eviction import Eviction
 from hwctl.stores.pageweights.layout import locator_name
@@ -128,8 +128,8 @@ def foresee(request: Request) -> PublishResult:
             pass
         roots.require_writable(request.cache)
         roots.require_local(request.cache, mount_of(request.cache))
-        inodes = publication.inodes_needed(None, authority.prefix)
-        publication.require_room(request.cache, request.cache, plan.size, request.budget, inodes)
+        inodes = room.inodes_needed(None, authority.prefix)
+        room.require_room(request.cache, request.cache, plan.size, request.budget, inodes)
         return PublishResult(Publishing.PLANNED, _entry(request.cache, authority, plan.size))
 
 
@@ -149,13 +149,13 @@ def _foreseen(request: Request, root: Root, authority: Authority, plan: Artifact
         )
     roots.require_writable(request.cache)
     roots.require_local(request.cache, mount_of_fd(root.fd))
-    inodes = publication.inodes_needed(root, authority.prefix)
-    publication.require_room(request.cache, root.fd, plan.size, request.budget, inodes)
+    inodes = room.inodes_needed(root, authority.prefix)
+    room.require_room(request.cache, root.fd, plan.size, request.budget, inodes)
     planned = PublishResult(Publishing.PLANNED, artifact, replaced=page.locator is not None)
     if request.budget is None:
         return planned
     try:
-        eviction = publication.foresee_evicted(root, page, request.budget, authority.prefix, plan.size)
+        eviction = room.foresee_evicted(root, page, request.budget, authority.prefix, plan.size)
         return replace(planned, eviction=eviction)
     except HwctlError as exc:
         return replace(planned, not_evicted=exc.message)

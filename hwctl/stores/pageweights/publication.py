@@ -11,16 +11,13 @@ import enum
 import errno
 import hashlib
 import os
-import shlex
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from hwctl.errors import Busy, Damaged, HwctlError, NoRoom, Refused, from_os_error
-from hwctl.fs import space
 from hwctl.fs.atomic import replace_document, sync_dir
 from hwctl.fs.deadline import Deadline
 from hwctl.stores.base import Advance, Level, silent
@@ -29,7 +26,7 @@ from hwctl.stores.pageweights.authority import Authority, content_key
 from hwctl.stores.pageweights.checks import Verdict, check_page, check_pair
 from hwctl.stores.pageweights.content import load_for
 from hwctl.stores.pageweights.documents import Locator, locator_record, receipt_record
-from hwctl.stores.pageweights.eviction import Eviction, evict_to_budget, foresee_eviction
+from hwctl.stores.pageweights.eviction import Eviction, evict_to_budget
 from hwctl.stores.pageweights.geometry import code_of
 from hwctl.stores.pageweights.locking import lock_page, make_eviction_lock, share_page, try_page
 from hwctl.stores.pageweights.offers import Offer
@@ -37,7 +34,7 @@ from hwctl.stores.pageweights.place import Place, exists, look_at_document
 from hwctl.stores.pageweights.reading import Pace
 from hwctl.stores.pageweights.records import digest, stored
 from hwctl.stores.pageweights.removal import pair_of, remove_names, remove_page, require_files
-from hwctl.stores.pageweights.resident import counted_now
+from hwctl.stores.pageweights.room import advised, inodes_needed, min_free, require_room
 from hwctl.stores.pageweights.roots import Root, is_read_only, require_fit_for_publishing
 from hwctl.stores.pageweights.writer import (
     ArtifactPlan,
@@ -49,9 +46,6 @@ from hwctl.stores.pageweights.writer import (
 )
 
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-# Receipt, locator, and the names themselves; beside the artifact two documents and a temporary.
-_BESIDE_BYTES = 64 << 10
-_PAGE_INODES = 3
 
 
 class Outcome(enum.StrEnum):
@@ -131,7 +125,7 @@ def page_lock(root: Root, prefix: str, wait: Deadline) -> Iterator[bool]:
     except Busy:
         held, waited = lock_page(root.place, prefix, wait), True
     except NoRoom as exc:
-        raise _advised(exc, root.path, "--keep N") from exc
+        raise advised(exc, root.path, "--keep N") from exc
     with held:
         yield waited
 
@@ -215,43 +209,8 @@ def publish_locked(
             raise
     except OSError as exc:
         error = from_os_error(exc, "cannot publish the page", root.path)
-        raise _advised(error, root.path, _min_free(plan.size)) from exc
+        raise advised(error, root.path, min_free(plan.size)) from exc
     return Publication(Outcome.PUBLISHED, locator, sha256, plan.size, replaced=replaced or over)
-
-
-def require_room(cache: Path, at: Path | int, size: int, budget: int | None, inodes: int) -> None:
-    """Raise NoRoom, with what would help, for a page that cannot be stored in a cache that is, or will be,
-    at a path or descriptor."""
-    if budget is not None and size > budget:
-        message = f"the page takes {size} bytes, more than the whole budget of {budget}: raise --budget"
-        raise NoRoom(message, path=cache, details={"need_bytes": size, "budget_bytes": budget})
-    try:
-        space.require(at, size + _BESIDE_BYTES, inodes, what=f"a page in {cache}")
-    except NoRoom as exc:
-        free = exc.details.get("available_inodes")
-        scarce = isinstance(free, int) and free < inodes
-        raise _advised(exc, cache, "--keep N" if scarce else _min_free(size)) from exc
-
-
-def inodes_needed(root: Root | None, prefix: str) -> int:
-    """How many names a publication makes; without a root also that of the root."""
-    if root is None:
-        return _PAGE_INODES + 3
-    locks = (layout.EVICTION_LOCK, layout.lock_name(prefix))
-    return _PAGE_INODES + sum(not exists(root.place, name) for name in locks)
-
-
-def _min_free(size: int) -> str:
-    return f"--min-free {size + _BESIDE_BYTES}"
-
-
-def _advised(error: HwctlError, cache: Path, limit: str) -> HwctlError:
-    """Want of room with the calls that make some: nothing is evicted before the page is there (EVI-07)."""
-    if not isinstance(error, NoRoom):
-        return error
-    root = shlex.quote(str(cache))
-    message = f"{error.message}; hwctl reclaim-stale {root} and hwctl evict {root} {limit} make room"
-    return NoRoom(message, path=error.path, retryable=error.retryable, details=error.details)
 
 
 def _commit(
@@ -322,10 +281,3 @@ def evicted_after(root: Root, done: Publication, budget: int | None, wait: Deadl
         return replace(done, eviction=evict_to_budget(root, budget, wait, spare=done.locator.prefix))
     except HwctlError as exc:
         return replace(done, not_evicted=exc.message)
-
-
-def foresee_evicted(root: Root, page: Verdict, budget: int, prefix: str, size: int) -> Eviction:
-    """What would go after an artifact of ``size`` bytes was published in place of ``page``, a miss."""
-    if page.locator is not None:  # what is left of it goes first
-        size -= counted_now(root.fd, layout.artifact_name(prefix, page.locator.key))
-    return foresee_eviction(root, budget, added=size, spare=prefix)
