@@ -22,6 +22,7 @@ import pytest
 from run_hwctl import hwctl_, start
 
 from hwctl.errors import NoRoom
+from hwctl.fs import space
 from hwctl.fs.deadline import Deadline
 from hwctl.fs.lock_table import Mode
 from hwctl.stores.base import Artifact, CheckOptions, Death, Level, StalePolicy, State
@@ -211,7 +212,7 @@ def test_room_that_runs_out_on_the_way_leaves_nothing(
     page = write_page(tmp_path / "page", 7.5, floats=MIB // 8)  # five MiB
     root = small / "cache"
     roots.make(root)
-    monkeypatch.setattr(publication.space, "require", lambda *_args, **_more: None)
+    monkeypatch.setattr(space, "require", lambda *_args, **_more: None)
     with (small / "filler").open("wb") as filler:
         free = os.statvfs(small).f_bavail * os.statvfs(small).f_frsize
         filler.write(b"x" * (free - spare))

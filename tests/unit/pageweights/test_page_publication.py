@@ -15,8 +15,9 @@ import make_pageweights
 import pytest
 
 from hwctl.errors import Busy, Damaged, HwctlError, IoFailed, NoRoom, Refused
+from hwctl.fs import space
 from hwctl.fs.deadline import Deadline
-from hwctl.stores.pageweights import offers, publication, roots
+from hwctl.stores.pageweights import offers, roots
 from hwctl.stores.pageweights.authority import Authority, read_authority
 from hwctl.stores.pageweights.geometry import IDS, WEIGHTS
 from hwctl.stores.pageweights.loading import load, load_or_build
@@ -228,7 +229,7 @@ def test_more_than_the_file_system_has_is_refused_before_a_byte(
     def full(*_args: object, **_more: object) -> None:
         raise NoRoom("full")
 
-    monkeypatch.setattr(publication.space, "require", full)
+    monkeypatch.setattr(space, "require", full)
     with pytest.raises(NoRoom):
         put(root)
     assert names(root) == set()
