@@ -15,7 +15,7 @@ import make_ktint8
 import make_pageweights
 import pytest
 from kits import KITS, HostWeights, Kit, KtInt8, PageWeights
-from run_hwctl import NOBODY, command, environment, hwctl_, start
+from run_hwctl import NOBODY, command, environment, hwctl_, open_to_all, start
 
 HOUR = 3600 * 10**9
 
@@ -311,8 +311,7 @@ def test_metrics_are_written_also_when_the_target_is_missed(cache: Kit, tmp_path
 
 @needs_root
 def test_another_users_store_is_refused_or_acted_on_as_its_owner(tmp_path: Path) -> None:
-    for folder in (tmp_path.parent.parent, tmp_path.parent, tmp_path):
-        folder.chmod(0o755)
+    open_to_all(tmp_path)
     store = make_hostweights.make_store(tmp_path / "store")
     cache = make_pageweights.make_store(tmp_path / "cache")
     for number in range(2):
@@ -342,8 +341,7 @@ def test_the_error_object_of_a_run_that_was_busy_names_the_holder(cache: Kit) ->
 def test_what_cannot_be_looked_into_is_kept_and_not_called_nothing(tmp_path: Path) -> None:
     """INS-03: to another user who may list the store, its entries are refused by name."""
     cache = filled(PageWeights(tmp_path))
-    for folder in (*tmp_path.parents[:2], tmp_path, cache.root):
-        folder.chmod(0o755)
+    open_to_all(cache.root)
     run = hwctl_("evict", cache.root, "--all", "-y", "--json", uid=NOBODY)
     assert run.status == 12 and left(cache) == {0, 1, 2}
     assert [(row["state"], row["action"]) for row in run.results] == [("unreadable", "keep")] * 3

@@ -14,7 +14,7 @@ import make_hostweights
 import make_ktint8
 import make_pageweights
 import pytest
-from run_hwctl import NOBODY, command, environment, hwctl_
+from run_hwctl import NOBODY, command, environment, hwctl_, open_to_all
 
 MIB = 1 << 20
 SECOND = 10**9
@@ -135,8 +135,7 @@ def test_rec_06_what_was_used_before_a_reclaim_and_what_is_after(small: Path) ->
 
 @needs_root
 def test_targets_in_another_users_store_are_refused_and_not_missed(tmp_path: Path) -> None:
-    for folder in (tmp_path.parent.parent, tmp_path.parent, tmp_path):
-        folder.chmod(0o755)
+    open_to_all(tmp_path)
     store = make_hostweights.make_store(tmp_path / "store")
     for number in range(2):
         make_hostweights.make_artifact(store, number)

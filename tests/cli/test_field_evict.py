@@ -18,7 +18,7 @@ import make_hostweights
 import make_ktint8
 import make_pageweights
 import pytest
-from run_hwctl import NOBODY, asked, command, environment, hwctl_
+from run_hwctl import NOBODY, asked, command, environment, hwctl_, open_to_all
 
 from hwctl.errors import Refused
 from hwctl.fs.deadline import Deadline
@@ -221,8 +221,7 @@ def test_lea_02_locks_that_do_not_lock_are_refused(
 
 @needs_root
 def test_lea_04_another_users_store_says_whose_it_is(tmp_path: Path) -> None:
-    for folder in (tmp_path.parent.parent, tmp_path.parent, tmp_path):
-        folder.chmod(0o755)
+    open_to_all(tmp_path)
     store = make_hostweights.make_store(tmp_path / "store")
     path = make_hostweights.make_artifact(store, 0)
     for entry in [store, *store.rglob("*")]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import make_hostweights
 import make_ktint8
 import pytest
-from run_hwctl import NOBODY, hwctl_
+from run_hwctl import NOBODY, hwctl_, open_to_all
 
 TINY = Path(__file__).parents[1] / "data" / "tiny-llama"
 LAYERS = TINY.parent / "ktint8/golden/layers"
@@ -294,8 +294,7 @@ def test_somebody_elses_store(scene: Scene) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make what its owner cannot look into")
 def test_what_cannot_be_looked_into_is_not_evicted(scene: Scene) -> None:
-    for folder in (scene.folder, scene.folder.parent, scene.folder.parent.parent):
-        folder.chmod(0o755)
+    open_to_all(scene.folder)
     for path in (scene.folder, scene.tree):
         os.chown(path, NOBODY, NOBODY)
     scene.tree.chmod(0)

@@ -16,7 +16,7 @@ import make_ktint8
 import make_pageweights
 import pytest
 from kits import KITS, Kit, KtInt8
-from run_hwctl import NOBODY, command, environment, hwctl_, start
+from run_hwctl import NOBODY, command, environment, hwctl_, open_to_all, start
 
 from hwctl.fs.liveness import proc_stat
 
@@ -195,8 +195,8 @@ def test_usage_errors_touch_nothing(tmp_path: Path) -> None:
 @needs_root
 def test_another_users_tree_is_kept_with_the_command_that_its_owner_would_run(tmp_path: Path) -> None:
     """REC-08, both ways round."""
-    for folder in (tmp_path.parent.parent, tmp_path.parent, tmp_path):
-        folder.chmod(0o1777 if folder == tmp_path else 0o755)
+    open_to_all(tmp_path)
+    tmp_path.chmod(0o1777)
     theirs = make_ktint8.make_staging(tmp_path, "theirs-1", process=make_ktint8.dead_process())
     _give(theirs, NOBODY)
     mine = make_ktint8.make_staging(tmp_path, "mine-1", process=make_ktint8.dead_process())
@@ -218,8 +218,8 @@ def test_another_users_tree_is_kept_with_the_command_that_its_owner_would_run(tm
 
 @needs_root
 def test_root_acts_as_the_owner_and_leaves_nothing_of_its_own(tmp_path: Path) -> None:
-    for folder in (tmp_path.parent.parent, tmp_path.parent, tmp_path):
-        folder.chmod(0o1777 if folder == tmp_path else 0o755)
+    open_to_all(tmp_path)
+    tmp_path.chmod(0o1777)
     dead = make_ktint8.make_staging(tmp_path, "theirs-2", process=make_ktint8.dead_process(), uid=NOBODY)
     _give(dead, NOBODY)
     store = make_hostweights.make_store(tmp_path / "store")
@@ -240,8 +240,8 @@ def test_root_acts_as_the_owner_and_leaves_nothing_of_its_own(tmp_path: Path) ->
 @needs_root
 def test_a_tree_that_kt_kernel_made_is_judged_with_roots_eyes_for_its_owner(tmp_path: Path) -> None:
     """The evidence rules are the same; only root can see that nobody has a file of it open."""
-    for folder in (tmp_path.parent.parent, tmp_path.parent, tmp_path):
-        folder.chmod(0o1777 if folder == tmp_path else 0o755)
+    open_to_all(tmp_path)
+    tmp_path.chmod(0o1777)
     dead = make_ktint8.make_staging(tmp_path, "upstream-1", uid=NOBODY)
     _give(dead, NOBODY)
     run = hwctl_("reclaim-stale", tmp_path, "-y", "--other-users", "--older-than", "0.01s", "--json")

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from run_hwctl import open_to_all
 
 from hwctl.core.other_users import as_owner, command_as, eyes_of_root, refusal
 from hwctl.errors import IoFailed, Status
@@ -24,8 +25,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become 
 def test_files_belong_to_the_owner_and_never_to_root(tmp_path: Path) -> None:
     os.chown(tmp_path, NOBODY, NOBODY)
     os.chmod(tmp_path, 0o700)
-    for parent in (tmp_path.parent, tmp_path.parent.parent):
-        os.chmod(parent, 0o755)
+    open_to_all(tmp_path.parent)
 
     def work() -> dict[str, object]:
         (tmp_path / "made").write_text("x")
