@@ -1,4 +1,4 @@
-"""SIGKILL before every single system call of what changes a host weight store.
+"""SIGKILL before every change that hwctl makes to a host weight store.
 
 Whatever the moment: readers see a whole artifact or none, nothing that was there is lost, what is left can be
 reclaimed on the evidence of locks, and the same command run again comes to its end.
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import make_hostweights
 import pytest
-from nth_call import calls_of, killed_at
+from nth_call import killed_at, moments_of
 from publishing import identity_of
 
 from hwctl.core import reclaim_stale
@@ -30,9 +30,6 @@ from hwctl.stores.hostweights.store import HostWeightStore
 from hwctl.stores.hostweights.tensors import TensorSpec
 from hwctl.stores.hostweights.verdict import Outcome
 from hwctl.stores.hostweights.writer import ArtifactWriter
-
-# Every call is tried where time is no matter; by default a sample that moves on with each one.
-STEP = 1 if os.environ.get("HWCTL_FAULTS_ALL") else 3
 
 IDENTITY = identity_of(make_hostweights.identity(1))
 SPECS = (
@@ -78,10 +75,10 @@ def rounds(tmp_path: Path, prepare: Callable[[Path], None], work: Callable[[Path
     """A fresh store for every moment of ``work``, and killed there."""
     counted = tmp_path / "counted"
     prepare(counted)
-    total = calls_of(lambda: work(counted))
-    assert total > 20
+    moments = moments_of(lambda: work(counted))
+    assert len(moments) > 20
     out = []
-    for n in range(1, total + 1, STEP):
+    for n in moments:
         path = tmp_path / f"at-{n}"
         prepare(path)
         if killed_at(n, partial(work, path)):

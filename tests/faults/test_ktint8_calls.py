@@ -1,4 +1,4 @@
-"""SIGKILL before, or an error in place of, every single system call of what changes a kt-int8 tree.
+"""SIGKILL before every change, or an error in place of any system call, of what works on a kt-int8 tree.
 
 Whatever the moment: a ready name stands for a whole tree or for none, no layer is lost that was not handed
 over, a refusal leaves no trace, and the same work done again comes to its end.
@@ -17,7 +17,7 @@ from typing import Any
 
 import make_ktint8
 import pytest
-from nth_call import calls_of, failing_at, killed_at
+from nth_call import calls_of, failing_at, killed_at, moments_of
 
 from hwctl.errors import HwctlError, IoFailed, NoRoom, Refused
 from hwctl.fs.deadline import Deadline
@@ -127,10 +127,14 @@ def require_whole(base: Path) -> None:
     assert report.valid, report.findings
 
 
-def ns(work: Callable[[Path], object], prepared: Path, scratch: Path) -> range:
-    """The calls to try: as many as the work makes on a copy of what it starts from."""
-    copy = fresh(prepared, scratch)
-    return range(1, calls_of(partial(work, copy)) + 2, STEP)
+def moments(work: Callable[[Path], object], prepared: Path, scratch: Path) -> range:
+    """The moments to be killed at that the work has on a copy of what it starts from."""
+    return moments_of(partial(work, fresh(prepared, scratch)))
+
+
+def calls(work: Callable[[Path], object], prepared: Path, scratch: Path) -> range:
+    """The calls to fail: of as many as the work makes on a copy of what it starts from."""
+    return range(1, calls_of(partial(work, fresh(prepared, scratch))) + 2, STEP)
 
 
 def fresh(prepared: Path, scratch: Path) -> Path:
@@ -154,9 +158,9 @@ def prepare(base: Path, what: str) -> Path:
 @pytest.mark.parametrize("then", ["again", "reclaimed"])
 def test_publishing_is_killed(base: Path, shm: Path, then: str) -> None:
     scratch = shm / "scratch"
-    for n in ns(publish, base, scratch):
+    for n in moments(publish, base, scratch):
         place = fresh(base, scratch)
-        killed = killed_at(n, partial(publish, place))
+        killed_at(n, partial(publish, place))
         if (place / ORDER.final).exists():
             require_whole(place)
         if then == "reclaimed":
@@ -165,15 +169,13 @@ def test_publishing_is_killed(base: Path, shm: Path, then: str) -> None:
             assert set(left) <= {ORDER.final}
         publish(place)
         require_whole(place)
-        if not killed:
-            return
 
 
 @pytest.mark.usefixtures("no_users")
 def test_finishing_a_foreign_staging_tree_is_killed(base: Path, shm: Path) -> None:
     scratch = shm / "scratch"
     prepare(base, "staging")
-    for n in ns(finish_staging, base, scratch):
+    for n in moments(finish_staging, base, scratch):
         place = fresh(base, scratch)
         killed_at(n, partial(finish_staging, place))
         assert len(os.listdir(place)) == 1
@@ -190,7 +192,7 @@ def test_finishing_a_foreign_staging_tree_is_killed(base: Path, shm: Path) -> No
 def test_consuming_is_killed(base: Path, shm: Path) -> None:
     scratch = shm / "scratch"
     prepare(base, "ready")
-    for n in ns(consume, base, scratch):
+    for n in moments(consume, base, scratch):
         place = fresh(base, scratch)
         killed_at(n, partial(consume, place))
         root = place / ORDER.final
@@ -217,7 +219,7 @@ def test_quarantine_is_killed(
 ) -> None:
     scratch = shm / "scratch"
     prepare(base, what)
-    for n in ns(work, base, scratch):
+    for n in moments(work, base, scratch):
         place = fresh(base, scratch)
         killed_at(n, partial(work, place))
         trees = [path for path in place.rglob(ORDER.final) if path.is_dir()]
@@ -230,7 +232,7 @@ def test_quarantine_is_killed(
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO], ids=["ENOSPC", "EIO"])
 def test_publishing_meets_an_error(base: Path, shm: Path, number: int) -> None:
     scratch = shm / "scratch"
-    for n in ns(publish, base, scratch):
+    for n in calls(publish, base, scratch):
         place = fresh(base, scratch)
         try:
             met = failing_at(n, number, partial(publish, place))
@@ -252,7 +254,7 @@ def test_finishing_a_foreign_staging_tree_meets_an_error(base: Path, shm: Path, 
     """A refusal leaves no trace."""
     scratch = shm / "scratch"
     prepare(base, "staging")
-    for n in ns(finish_staging, base, scratch):
+    for n in calls(finish_staging, base, scratch):
         place = fresh(base, scratch)
         before = snapshot(place)
         try:
@@ -268,7 +270,7 @@ def test_finishing_a_foreign_staging_tree_meets_an_error(base: Path, shm: Path, 
 def test_consuming_meets_an_error(base: Path, shm: Path, number: int) -> None:
     scratch = shm / "scratch"
     prepare(base, "ready")
-    for n in ns(consume, base, scratch):
+    for n in calls(consume, base, scratch):
         place = fresh(base, scratch)
         try:
             failing_at(n, number, partial(consume, place))
@@ -291,7 +293,7 @@ def test_quarantine_meets_an_error(
 ) -> None:
     scratch = shm / "scratch"
     prepare(base, what)
-    for n in ns(work, base, scratch):
+    for n in calls(work, base, scratch):
         place = fresh(base, scratch)
         try:
             failing_at(n, number, partial(work, place))

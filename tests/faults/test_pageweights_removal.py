@@ -1,11 +1,11 @@
-"""SIGKILL before every single system call of a page's removal: no locator ever names what has gone."""
+"""SIGKILL before every change that removing a page makes: no locator ever names what has gone."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import make_pageweights
-from nth_call import calls_of, killed_at
+from nth_call import killed_at, moments_of
 from run_hwctl import hwctl_
 
 from hwctl.fs.deadline import Deadline
@@ -38,7 +38,7 @@ def evict(root: Path) -> None:
 def test_the_locator_goes_first(tmp_path: Path) -> None:
     for work in (remove, evict):
         states = set()
-        for number in range(1, calls_of(lambda work=work: work(filled(tmp_path / work.__name__))) + 1):
+        for number in moments_of(lambda work=work: work(filled(tmp_path / work.__name__))):
             root = filled(tmp_path / f"{work.__name__}-{number}")
             if killed_at(number, lambda work=work, root=root: work(root)):
                 states |= {entry.state for entry in open_store(root).scan()}

@@ -1,7 +1,11 @@
 """Counting the system calls a piece of work makes, and ending or breaking it at the Nth of them.
 
 The interpreter reports each call of a C function just before it is made; those of ``posix`` and ``fcntl``
-are the ones that touch the disk. Only the calling thread is watched.
+are the ones that touch the disk, and the function that calls renameat2, which ctypes hides from the
+interpreter. Only the calling thread is watched.
+
+A kill between two calls that change nothing finds what the one before found, so a kill is tried before each
+call of ``_CHANGES``, and with HWCTL_FAULTS_ALL set before every call there is. Errors are tried at any call.
 """
 
 from __future__ import annotations
@@ -14,6 +18,35 @@ from types import FrameType
 from typing import Any
 
 _MODULES = frozenset({"posix", "fcntl"})
+
+# What alters the disk, or can: "open" makes files.
+_CHANGES = frozenset(
+    {
+        "open",
+        "write",
+        "pwrite",
+        "pwritev",
+        "ftruncate",
+        "posix_fallocate",
+        "copy_file_range",
+        "fsync",
+        "mkdir",
+        "rmdir",
+        "rename",
+        "renameat2",
+        "replace",
+        "link",
+        "symlink",
+        "unlink",
+        "remove",
+        "chmod",
+        "fchmod",
+        "chown",
+        "fchown",
+        "utime",
+    }
+)
+_MOMENTS = None if os.environ.get("HWCTL_FAULTS_ALL") else _CHANGES
 
 # An error of these would be about the test's own bookkeeping, or cannot happen.
 _NEVER_FAIL = frozenset(
@@ -45,25 +78,49 @@ _NEVER_FAIL = frozenset(
 class _Watch:
     """A profile function that does ``act`` before the Nth call of the given kind."""
 
-    def __init__(self, n: int, act: Callable[[str], None], skipped: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        n: int,
+        act: Callable[[str], None],
+        skipped: Iterable[str] = (),
+        only: frozenset[str] | None = None,
+    ) -> None:
         self.count = 0
         self._n = n
         self._act = act
         self._skipped = frozenset(skipped)
+        self._only = only
 
-    def __call__(self, _frame: FrameType, event: str, function: Any) -> None:
-        if event != "c_call" or getattr(function, "__module__", None) not in _MODULES:
-            return
-        if function.__name__ in self._skipped:
+    def __call__(self, frame: FrameType, event: str, function: Any) -> None:
+        name = _name(frame, event, function)
+        if name is None or name in self._skipped or (self._only is not None and name not in self._only):
             return
         self.count += 1
         if self.count == self._n:
-            self._act(function.__name__)
+            self._act(name)
+
+
+def _name(frame: FrameType, event: str, function: Any) -> str | None:
+    """The system call that is about to be made, if it is one that counts."""
+    if event == "c_call" and getattr(function, "__module__", None) in _MODULES:
+        return str(function.__name__)
+    if event == "call" and frame.f_code.co_name == "renameat2":
+        return "renameat2"
+    return None
 
 
 def calls_of(work: Callable[[], object]) -> int:
     """How many calls ``work`` makes."""
-    watch = _Watch(0, lambda _name: None)
+    return _counted(work, None)
+
+
+def moments_of(work: Callable[[], object]) -> range:
+    """The moments of ``work`` to be killed at."""
+    return range(1, _counted(work, _MOMENTS) + 1)
+
+
+def _counted(work: Callable[[], object], only: frozenset[str] | None) -> int:
+    watch = _Watch(0, lambda _name: None, only=only)
     sys.setprofile(watch)
     try:
         work()
@@ -73,17 +130,17 @@ def calls_of(work: Callable[[], object]) -> int:
 
 
 def killed_at(n: int, work: Callable[[], object]) -> bool:
-    """Run ``work`` in a child that is killed just before its Nth call; False when it ended before that."""
+    """Run ``work`` in a child that is killed at its Nth moment; False when it ended before that."""
     pid = os.fork()
     if pid == 0:
         try:
-            sys.setprofile(_Watch(n, lambda _name: os.kill(os.getpid(), signal.SIGKILL)))
+            sys.setprofile(_Watch(n, lambda _name: os.kill(os.getpid(), signal.SIGKILL), only=_MOMENTS))
             work()
         except BaseException:
             os._exit(3)
         os._exit(0)
     _, status = os.waitpid(pid, 0)
-    assert os.waitstatus_to_exitcode(status) in (0, -signal.SIGKILL), f"failed by itself at call {n}"
+    assert os.waitstatus_to_exitcode(status) in (0, -signal.SIGKILL), f"failed by itself at moment {n}"
     return os.WIFSIGNALED(status)
 
 
