@@ -15,7 +15,7 @@ from hwctl.fs.openfiles import OpenFiles
 from hwctl.fs.paths import opened_dir
 from hwctl.fs.walk import Inode, allocated, inode_of, walk_stats
 from hwctl.stores.base import Artifact
-from hwctl.stores.pageweights.layout import artifact_name, parse_name, receipt_name
+from hwctl.stores.pageweights.layout import pair_of, parse_name
 
 
 def freeable(artifact: Artifact, open_files: OpenFiles) -> int:
@@ -45,5 +45,5 @@ def _names(artifact: Artifact) -> tuple[str, ...]:
     prefix = parse_name(name).prefix
     if prefix is None or not isinstance(key, str):
         return (name,)
-    pair = (receipt_name(prefix, key), artifact_name(prefix, key))
+    pair = pair_of(prefix, key)
     return pair if name in pair else (name, *pair)

@@ -44,7 +44,7 @@ def create_document(dir_fd: int, name: str, data: bytes, mode: int) -> None:
     ``sync_dir``, so that several documents cost one. On any failure, ENOSPC too, nothing stays behind.
     """
     fd = os.open(name, _NEW_FILE, 0o600, dir_fd=dir_fd)
-    try:
+    with _gone_on_failure(dir_fd, name):
         try:
             write_all(fd, data, 0)
             os.fsync(fd)
@@ -52,10 +52,6 @@ def create_document(dir_fd: int, name: str, data: bytes, mode: int) -> None:
             os.fsync(fd)
         finally:
             os.close(fd)
-    except BaseException:
-        with suppress(FileNotFoundError):
-            os.unlink(name, dir_fd=dir_fd)
-        raise
 
 
 def replace_document(
@@ -68,12 +64,8 @@ def replace_document(
     """
     temporary = temporary or _temporary(name)
     create_document(dir_fd, temporary, data, mode)
-    try:
+    with _gone_on_failure(dir_fd, temporary):
         os.rename(temporary, name, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
-    except BaseException:
-        with suppress(FileNotFoundError):
-            os.unlink(temporary, dir_fd=dir_fd)
-        raise
     sync_dir(dir_fd)
 
 
@@ -86,18 +78,25 @@ def replacing(dir_fd: int, name: str) -> Iterator[tuple[int, str]]:
     """
     temporary = _temporary(name)
     fd = os.open(temporary, _NEW_FILE, 0o666, dir_fd=dir_fd)
-    try:
+    with _gone_on_failure(dir_fd, temporary):
         try:
             yield fd, temporary
             os.fsync(fd)
         finally:
             os.close(fd)
         os.rename(temporary, name, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
+    sync_dir(dir_fd)
+
+
+@contextmanager
+def _gone_on_failure(dir_fd: int, name: str) -> Iterator[None]:
+    """Take a file that was made here away again when the block does not end well."""
+    try:
+        yield
     except BaseException:
         with suppress(FileNotFoundError):
-            os.unlink(temporary, dir_fd=dir_fd)
+            os.unlink(name, dir_fd=dir_fd)
         raise
-    sync_dir(dir_fd)
 
 
 def _temporary(name: str) -> str:

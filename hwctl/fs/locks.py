@@ -216,9 +216,8 @@ def _try(fd: int, mode: Mode, shown: str) -> bool:
 
 def _pause(deadline: Deadline, second_look: bool) -> bool:
     """Wait for the next try; False when there is none left."""
-    remaining = deadline.remaining()
-    if remaining is None or remaining > 0:
-        time.sleep(_POLL_SECONDS if remaining is None else min(_POLL_SECONDS, remaining))
+    if not deadline.expired():
+        deadline.pause(_POLL_SECONDS)
         return True
     if second_look:
         time.sleep(_SECOND_LOOK_SECONDS)

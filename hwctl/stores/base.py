@@ -194,6 +194,10 @@ class StalePolicy:
     other_users: bool = False
     looking: bool = False
 
+    def grace(self, own_ns: int) -> int:
+        """How long nothing may have changed, in ns, where the family itself would wait ``own_ns``."""
+        return own_ns if self.older_than is None else self.older_than
+
 
 @dataclass(frozen=True, slots=True)
 class Staleness:

@@ -126,5 +126,4 @@ def _without_lock(
 ) -> tuple[Life, str]:
     path = spot.path(root.path)
     with opened_dir(path.parent) as folder:
-        grace = GRACE_NS if policy.older_than is None else policy.older_than
-        return disuse(walk_stats(folder, path.name), root.owner_uid, grace, open_files)
+        return disuse(walk_stats(folder, path.name), root.owner_uid, policy.grace(GRACE_NS), open_files)

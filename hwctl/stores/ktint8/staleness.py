@@ -22,7 +22,7 @@ from hwctl.fs.unused import disuse, hidden
 from hwctl.fs.walk import inode_of, walk_stats
 from hwctl.stores.base import Artifact, Death, Staleness, StalePolicy, State
 from hwctl.stores.ktint8 import layout, stranger
-from hwctl.stores.ktint8.documents import read_lease, read_manifest
+from hwctl.stores.ktint8.documents import ReadManifest, read_lease, read_manifest
 from hwctl.stores.ktint8.producer import Producer, life_of
 from hwctl.stores.ktint8.roots import Kind
 
@@ -51,12 +51,7 @@ def judge(artifact: Artifact, policy: StalePolicy, open_files: Callable[[], Open
         holder = None if kept_anyway else held_by_other(".", root_fd, trying=not policy.looking)
         if holder is not None:
             return Staleness(Death.LIVE, (f"its root is locked by {holder}",))
-        verdict = judge(_Tree(artifact, root_fd, open_files), policy)
-        if verdict.death is Death.PROVEN and artifact.state is not State.STAGING:
-            obstacle = stranger.obstacle(root_fd, read_manifest(root_fd, ephemeral=True))
-            if obstacle is not None:
-                return Staleness(Death.UNPROVEN, (obstacle, *verdict.evidence))
-        return verdict
+        return judge(_Tree(artifact, root_fd, open_files), policy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +88,11 @@ def _of_producer(tree: _Tree, who: Producer, policy: StalePolicy, grace_ns: int)
         return Staleness(Death.PROVEN, (evidence, _FREE))
     if life is Life.UNKNOWN:
         return Staleness(Death.UNPROVEN, (evidence,))
-    grace = grace_ns if policy.older_than is None else policy.older_than
-    return _unused(tree, grace, (evidence,))
+    return _unused(tree, policy.grace(grace_ns), (evidence,))
 
 
 def _consuming(tree: _Tree, policy: StalePolicy) -> Staleness:
-    grace = FINISHED_GRACE_NS if policy.older_than is None else policy.older_than
-    return _unused(tree, grace, ("it is half consumed",))
+    return _finished(tree, policy, read_manifest(tree.root_fd, ephemeral=True), "it is half consumed")
 
 
 def _ready(tree: _Tree, policy: StalePolicy) -> Staleness:
@@ -112,8 +105,17 @@ def _ready(tree: _Tree, policy: StalePolicy) -> Staleness:
     life, evidence = life_of(Producer(manifest.producer_pid, read.written_ns, manifest.producer))
     if life is not Life.DEAD:
         return Staleness(Death.LIVE if life is Life.ALIVE else Death.UNPROVEN, (evidence,))
-    grace = FINISHED_GRACE_NS if policy.older_than is None else policy.older_than
-    return _unused(tree, grace, (evidence,))
+    return _finished(tree, policy, read, evidence)
+
+
+def _finished(tree: _Tree, policy: StalePolicy, read: ReadManifest, evidence: str) -> Staleness:
+    """A tree that is to go by its manifest: what that does not list would be left of it."""
+    verdict = _unused(tree, policy.grace(FINISHED_GRACE_NS), (evidence,))
+    if verdict.death is Death.PROVEN:
+        obstacle = stranger.obstacle(tree.root_fd, read)
+        if obstacle is not None:
+            return Staleness(Death.UNPROVEN, (obstacle, *verdict.evidence))
+    return verdict
 
 
 def _unused(tree: _Tree, grace_ns: int, evidence: tuple[str, ...]) -> Staleness:

@@ -24,7 +24,7 @@ from hwctl.stores.base import Artifact, Family, State
 from hwctl.stores.pageweights import layout
 from hwctl.stores.pageweights.documents import evictable_key
 from hwctl.stores.pageweights.grouping import Names, names_in_quarantine
-from hwctl.stores.pageweights.layout import Kind, parse_name, quarantined_prefix
+from hwctl.stores.pageweights.layout import Kind, pair_of, parse_name, quarantined_prefix
 from hwctl.stores.pageweights.records import DOCUMENT_LIMIT
 from hwctl.stores.pageweights.roots import Root
 
@@ -126,7 +126,7 @@ def interrupted(root: Root, prefix: str, key: str, entries: Names | None = None)
     entries = entries or names_in_quarantine()
     if _is_there(root.fd, layout.locator_name(prefix)) and _named(root.fd, prefix) in (key, None):
         return None
-    pair = {layout.receipt_name(prefix, key), layout.artifact_name(prefix, key)}
+    pair = pair_of(prefix, key)
     try:
         with opened_dir(layout.QUARANTINE, dir_fd=root.fd) as quarantine_fd:
             for name in entries.of(quarantine_fd, prefix):
@@ -139,7 +139,7 @@ def interrupted(root: Root, prefix: str, key: str, entries: Names | None = None)
     return None
 
 
-def _lacks(root: Root, quarantine_fd: int, name: str, key: str, pair: set[str]) -> bool:
+def _lacks(root: Root, quarantine_fd: int, name: str, key: str, pair: tuple[str, str]) -> bool:
     """Whether an entry holds the locator of a key, but none of the pair that is in the root."""
     prefix = name[: layout.DIGEST_LENGTH]
     locator = layout.locator_name(prefix)

@@ -20,7 +20,7 @@ from hwctl.stores.pageweights.documents import evictable_key
 from hwctl.stores.pageweights.garbage import Garbage, Passed
 from hwctl.stores.pageweights.locking import lock_eviction, try_page
 from hwctl.stores.pageweights.place import Place, leads_nowhere, look_at_document
-from hwctl.stores.pageweights.removal import pair_of, remove_names, require_files
+from hwctl.stores.pageweights.removal import remove_names, require_files
 from hwctl.stores.pageweights.resident import Listing, counted_now, one_pass
 from hwctl.stores.pageweights.roots import Root
 
@@ -203,7 +203,7 @@ def _page(root: Root, candidate: _Candidate) -> tuple[str, ...] | Passed | None:
         return Passed(prefix, f"{findings[0].code}: its locator {findings[0].message}", bad=True)
     if looked.stat is not None and clock is not None and looked.stat.st_mtime_ns > clock:
         return Passed(prefix, "it was used since the pass began")  # EVI-05
-    names = (name, *pair_of(prefix, key))
+    names = (name, *layout.pair_of(prefix, key))
     require_files(root.fd, names)
     return names
 

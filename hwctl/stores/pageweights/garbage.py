@@ -16,7 +16,6 @@ from hwctl.fs.walk import Inode, inode_of
 from hwctl.stores.base import Death, StalePolicy, State
 from hwctl.stores.pageweights import layout, staleness
 from hwctl.stores.pageweights.grouping import names_in_quarantine
-from hwctl.stores.pageweights.removal import pair_of
 from hwctl.stores.pageweights.roots import Root
 from hwctl.stores.pageweights.survey import Survey
 
@@ -70,7 +69,7 @@ class Garbage:
         verdict = staleness.judge(self._root, found, StalePolicy(), seen)
         if verdict.death is not Death.PROVEN or verdict.keeps:
             return Passed(prefix, "; ".join(verdict.evidence)), verdict.death is not Death.LIVE
-        return pair_of(prefix, key), True
+        return layout.pair_of(prefix, key), True
 
     def _facts(self, names: Sequence[str]) -> _Facts:
         facts = {}

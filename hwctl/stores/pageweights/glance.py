@@ -13,7 +13,6 @@ from hwctl.errors import from_os_error
 from hwctl.stores.pageweights import layout
 from hwctl.stores.pageweights.place import Place, look_at_document
 from hwctl.stores.pageweights.records import parse_json
-from hwctl.stores.pageweights.removal import pair_of
 
 
 def fault(place: Place, prefix: str, key: str) -> str | None:
@@ -21,7 +20,7 @@ def fault(place: Place, prefix: str, key: str) -> str | None:
 
     What has vanished since it was listed is no fault. Raises IoFailed for what cannot be looked at.
     """
-    receipt, artifact = pair_of(prefix, key)
+    receipt, artifact = layout.pair_of(prefix, key)
     looked = look_at_document(place, receipt)
     if looked.absent:
         return None

@@ -108,6 +108,11 @@ def artifact_name(prefix: str, key: str) -> str:
     return f"{prefix}.{key}.safetensors"
 
 
+def pair_of(prefix: str, key: str) -> tuple[str, str]:
+    """The names of a page's receipt and artifact, in the order in which they go."""
+    return receipt_name(prefix, key), artifact_name(prefix, key)
+
+
 def lock_name(prefix: str) -> str:
     return f".{prefix}.lock"
 

@@ -7,7 +7,6 @@ waits for the eviction lock with a page's lock in hand: so no two processes ever
 from __future__ import annotations
 
 import os
-import time
 from contextlib import suppress
 
 from hwctl.errors import Busy
@@ -79,7 +78,7 @@ def lock_to_unlist(place: Place, prefix: str, deadline: Deadline) -> Lease:
         except BaseException:
             eviction.release()
             raise
-        time.sleep(_POLL_SECONDS)
+        deadline.pause(_POLL_SECONDS)
 
 
 def _made(place: Place, name: str, deadline: Deadline) -> Held:

@@ -33,7 +33,7 @@ from hwctl.stores.pageweights.offers import Offer
 from hwctl.stores.pageweights.place import Place, exists, look_at_document
 from hwctl.stores.pageweights.reading import Pace
 from hwctl.stores.pageweights.records import digest, stored
-from hwctl.stores.pageweights.removal import pair_of, remove_names, remove_page, require_files
+from hwctl.stores.pageweights.removal import remove_names, remove_page, require_files
 from hwctl.stores.pageweights.room import advised, inodes_needed, min_free, require_room
 from hwctl.stores.pageweights.roots import Root, is_read_only, require_fit_for_publishing
 from hwctl.stores.pageweights.writer import (
@@ -220,7 +220,7 @@ def _commit(
     had the names before are gone."""
     prefix, fd = authority.prefix, place.dir_fd
     key = content_key(authority, sha256, digest(plan.geometry))
-    names = pair_of(prefix, key)
+    names = layout.pair_of(prefix, key)
     require_files(fd, (*names, layout.locator_name(prefix)))
     there = any(exists(place, name) for name in names)
     adopted = _adoptable(place, authority, key)
@@ -246,7 +246,7 @@ def _adoptable(place: Place, authority: Authority, key: str) -> str | None:
     """The digest of the receipt of a sound pair that a crash left without a locator, None where there is
     none: half a pair is removed, a wrong one will be replaced by the renames."""
     prefix = authority.prefix
-    names = pair_of(prefix, key)
+    names = layout.pair_of(prefix, key)
     there = [name for name in names if exists(place, name)]
     if len(there) == 1:
         remove_names(place.dir_fd, names)

@@ -19,7 +19,7 @@ from hwctl.fs.paths import opened_dir
 from hwctl.fs.remove import Removed, remove_file, remove_tree, require_none_mounted
 from hwctl.stores.base import Artifact, State
 from hwctl.stores.pageweights import layout
-from hwctl.stores.pageweights.layout import parse_name
+from hwctl.stores.pageweights.layout import pair_of, parse_name
 
 
 def remove_page(dir_fd: int, prefix: str, key: str, open_files: RecentOpenFiles | None = None) -> Removed:
@@ -80,8 +80,3 @@ def _remove_quarantined(root_fd: int, artifact: Artifact, open_files: RecentOpen
     except FileNotFoundError:
         return Removed()
     return deleted
-
-
-def pair_of(prefix: str, key: str) -> tuple[str, str]:
-    """The names of a page's receipt and artifact, in the order in which they go."""
-    return layout.receipt_name(prefix, key), layout.artifact_name(prefix, key)

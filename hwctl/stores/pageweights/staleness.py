@@ -84,8 +84,7 @@ def _without_lock(
         return Life.ALIVE, "somebody removes files of its prefix right now"
     except OSError as exc:
         raise from_os_error(exc, "cannot look at the files of its prefix", artifact.path) from exc
-    grace = GRACE_NS if policy.older_than is None else policy.older_than
-    return disuse(stats, root.place.uid, grace, seen.open_files)
+    return disuse(stats, root.place.uid, policy.grace(GRACE_NS), seen.open_files)
 
 
 def _judge_library(root: Root, artifact: Artifact, policy: StalePolicy) -> Staleness:
@@ -99,7 +98,7 @@ def _judge_library(root: Root, artifact: Artifact, policy: StalePolicy) -> Stale
         return Staleness(Death.PROVEN, ("it is gone",))
     except OSError as exc:
         raise from_os_error(exc, f"cannot look at {name}", artifact.path) from exc
-    grace = _LIBRARY_GRACE_NS if policy.older_than is None else policy.older_than
+    grace = policy.grace(_LIBRARY_GRACE_NS)
     age = time.time_ns() - max(st.st_mtime_ns, st.st_ctime_ns)
     if st.st_size != artifact.bytes:
         return Staleness(Death.LIVE, ("its size has changed since it was listed",))

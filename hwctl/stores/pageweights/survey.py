@@ -17,9 +17,8 @@ from hwctl.fs.walk import allocated, inode_of
 from hwctl.stores.base import Artifact, Family, Holders, State
 from hwctl.stores.pageweights import layout
 from hwctl.stores.pageweights.documents import Locator, judge_locator
-from hwctl.stores.pageweights.layout import Kind, Name, parse_name
+from hwctl.stores.pageweights.layout import Kind, Name, pair_of, parse_name
 from hwctl.stores.pageweights.place import exists, leads_nowhere, look_at_document
-from hwctl.stores.pageweights.removal import pair_of
 from hwctl.stores.pageweights.resident import SUFFIX, counted
 from hwctl.stores.pageweights.roots import Root
 
@@ -144,8 +143,8 @@ class Survey:
         return self._artifact(prefix, name, state, self._stats((name, *files)), reason, {"prefix": prefix})
 
     def _orphan(self, prefix: str, key: str) -> Artifact | None:
-        artifact, receipt = layout.artifact_name(prefix, key), layout.receipt_name(prefix, key)
-        stats = self._stats((artifact, receipt))
+        receipt, artifact = pair = pair_of(prefix, key)
+        stats = self._stats(pair)
         name = artifact if artifact in stats else receipt
         detail = {"prefix": prefix, "cache_key": key}
         return self._artifact(f"{prefix}.{key}", name, State.ORPHAN, stats, "no locator names it", detail)
