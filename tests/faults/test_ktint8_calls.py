@@ -34,9 +34,6 @@ from hwctl.stores.ktint8.staging_root import begin
 from hwctl.stores.ktint8.store import KtInt8Store, open_store
 from hwctl.weights.amx import Geometry, Kind, Piece, Projection
 
-# Every call is tried where time is no matter; by default a sample that moves on with each one.
-STEP = 1 if os.environ.get("HWCTL_FAULTS_ALL") else 4
-
 RUN = "fault-run-1"
 LAYERS = (0, 1)
 GEOMETRY = Geometry(hidden=64, intermediate=64, experts=1, parts=1)
@@ -134,7 +131,7 @@ def moments(work: Callable[[Path], object], prepared: Path, scratch: Path) -> ra
 
 def calls(work: Callable[[Path], object], prepared: Path, scratch: Path) -> range:
     """The calls to fail: of as many as the work makes on a copy of what it starts from."""
-    return range(1, calls_of(partial(work, fresh(prepared, scratch))) + 2, STEP)
+    return range(1, calls_of(partial(work, fresh(prepared, scratch))) + 2)
 
 
 def fresh(prepared: Path, scratch: Path) -> Path:

@@ -4,8 +4,8 @@ The interpreter reports each call of a C function just before it is made; those 
 are the ones that touch the disk, and the function that calls renameat2, which ctypes hides from the
 interpreter. Only the calling thread is watched.
 
-A kill between two calls that change nothing finds what the one before found, so a kill is tried before each
-call of ``_CHANGES``, and with HWCTL_FAULTS_ALL set before every call there is. Errors are tried at any call.
+A kill between two changes finds the disk as the first left it, so a kill is tried before each call of
+``_CHANGES``. Errors are tried at any call.
 """
 
 from __future__ import annotations
@@ -46,7 +46,6 @@ _CHANGES = frozenset(
         "utime",
     }
 )
-_MOMENTS = None if os.environ.get("HWCTL_FAULTS_ALL") else _CHANGES
 
 # An error of these would be about the test's own bookkeeping, or cannot happen.
 _NEVER_FAIL = frozenset(
@@ -116,7 +115,7 @@ def calls_of(work: Callable[[], object]) -> int:
 
 def moments_of(work: Callable[[], object]) -> range:
     """The moments of ``work`` to be killed at."""
-    return range(1, _counted(work, _MOMENTS) + 1)
+    return range(1, _counted(work, _CHANGES) + 1)
 
 
 def _counted(work: Callable[[], object], only: frozenset[str] | None) -> int:
@@ -134,7 +133,7 @@ def killed_at(n: int, work: Callable[[], object]) -> bool:
     pid = os.fork()
     if pid == 0:
         try:
-            sys.setprofile(_Watch(n, lambda _name: os.kill(os.getpid(), signal.SIGKILL), only=_MOMENTS))
+            sys.setprofile(_Watch(n, lambda _name: os.kill(os.getpid(), signal.SIGKILL), only=_CHANGES))
             work()
         except BaseException:
             os._exit(3)

@@ -45,10 +45,13 @@ def opened_source(path: Path, wait: Deadline) -> Iterator[TreeSource]:
 
 
 def _sound(opened: LockedRoot, root: Root) -> TreeSource:
-    st = os.fstat(opened.fd)
-    faults = judge_root(st, st.st_uid if root.kind is Kind.EPHEMERAL else None)
-    found = judge_documents(opened.fd, root)
-    manifest = require_sound(opened.fd, opened.path, found, faults)
+    try:
+        st = os.fstat(opened.fd)
+        faults = judge_root(st, st.st_uid if root.kind is Kind.EPHEMERAL else None)
+        found = judge_documents(opened.fd, root)
+        manifest = require_sound(opened.fd, opened.path, found, faults)
+    except OSError as exc:
+        raise from_os_error(exc, "cannot open it", opened.path) from exc
     return TreeSource(opened.path, opened.fd, manifest, f"tree:{found.read.sha256}")
 
 

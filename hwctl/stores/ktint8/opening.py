@@ -67,8 +67,8 @@ def open_tree(path: Path, opening: Opening) -> ConsumableTree:
 
 
 def _sound(opened: LockedRoot, root: Root, opening: Opening) -> tuple[Manifest, Rewriter]:
-    found = judge_documents(opened.fd, root, half_consumed=opening.go_on, expected=opening.expected)
     try:
+        found = judge_documents(opened.fd, root, half_consumed=opening.go_on, expected=opening.expected)
         leftovers = own_temporaries(opened.fd) if opening.go_on and opening.exclusive else frozenset()
         manifest = require_sound(opened.fd, opened.path, found, documents=leftovers)
         drop(opened.fd, leftovers)
