@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from hwctl.errors import Busy, HwctlError, Usage, from_os_error
 from hwctl.fs.deadline import Deadline
 from hwctl.fs.lock_holders import held_by_other
-from hwctl.fs.remove import Removed
+from hwctl.fs.remove import Removed, mounted_in, require_none_mounted
 from hwctl.stores.pageweights import layout
 from hwctl.stores.pageweights.documents import evictable_key
 from hwctl.stores.pageweights.garbage import Garbage, Passed
 from hwctl.stores.pageweights.locking import lock_eviction, try_page
 from hwctl.stores.pageweights.place import Place, leads_nowhere, look_at_document
-from hwctl.stores.pageweights.removal import remove_names, require_files
-from hwctl.stores.pageweights.resident import Listing, counted_now, one_pass
+from hwctl.stores.pageweights.removal import files_of, remove_files
+from hwctl.stores.pageweights.resident import Listing, counted, one_pass
 from hwctl.stores.pageweights.roots import Root
 
 NOTHING = Removed()
@@ -66,17 +66,16 @@ def evict_to_budget(root: Root, budget: int, deadline: Deadline, *, spare: str |
     if budget < 1:
         raise Usage(f"a budget of {budget} bytes is none")
     garbage = Garbage(root)
-    _judge_ahead(root, budget, garbage)
+    with lock_eviction(root.place, deadline):
+        listing = one_pass(root.place)
+        if listing.resident <= budget or not any(_artifacts(listing)):
+            return _Walk(root, budget, listing, garbage, dry=False).over(_pages(listing, spare))
+    # The verdicts that it will ask for are made before anybody has to wait for them.
+    _Walk(root, budget, listing, garbage, dry=True).over(_artifacts(listing))
     with lock_eviction(root.place, deadline):
         listing = one_pass(root.place)
         walk = _Walk(root, budget, listing, garbage, dry=False)
         return walk.over((*_artifacts(listing), *_pages(listing, spare)))
-
-
-def _judge_ahead(root: Root, budget: int, garbage: Garbage) -> None:
-    """Make the verdicts that the eviction will ask for, before anybody has to wait for them."""
-    listing = one_pass(root.place)
-    _Walk(root, budget, listing, garbage, dry=True).over(_artifacts(listing))
 
 
 def foresee_eviction(root: Root, budget: int, *, added: int, spare: str) -> Eviction:
@@ -113,6 +112,7 @@ class _Walk:
         self._root = root
         self._names = listing.names
         self._garbage = garbage
+        self._mounted = mounted_in(root.fd)
         self._budget = budget
         self._resident = self._remaining = listing.resident + added
         self._dry = dry
@@ -152,8 +152,7 @@ class _Walk:
                     found = self._judged(prefix, candidate.key)
                 if not isinstance(found, tuple):
                     return found
-                size = _size(self._root.place, found)
-                removed = NOTHING if self._dry else _remove(self._root.place, found)
+                size, removed = _removed(self._root, found, self._mounted, dry=self._dry)
         except Busy as exc:
             return Passed(prefix, exc.message)
         except HwctlError as exc:  # a lock that is a link, or of another user; a folder among the files
@@ -203,21 +202,18 @@ def _page(root: Root, candidate: _Candidate) -> tuple[str, ...] | Passed | None:
         return Passed(prefix, f"{findings[0].code}: its locator {findings[0].message}", bad=True)
     if looked.stat is not None and clock is not None and looked.stat.st_mtime_ns > clock:
         return Passed(prefix, "it was used since the pass began")  # EVI-05
-    names = (name, *layout.pair_of(prefix, key))
-    require_files(root.fd, names)
-    return names
+    return name, *layout.pair_of(prefix, key)
 
 
-def _size(place: Place, names: tuple[str, ...]) -> int:
-    """What the artifact counts, which stands last."""
+def _removed(
+    root: Root, names: tuple[str, ...], mounted: frozenset[str], *, dry: bool
+) -> tuple[int, Removed]:
+    """Remove a page's files, or not; what its artifact counted, whose name stands last."""
     try:
-        return counted_now(place.dir_fd, names[-1])
-    except OSError as exc:
-        raise from_os_error(exc, f"cannot look at {names[-1]}") from exc
-
-
-def _remove(place: Place, names: tuple[str, ...]) -> Removed:
-    try:
-        return remove_names(place.dir_fd, names)
+        files = files_of(root.fd, names)
+        require_none_mounted(root.fd, files, mounted)
+        artifact = files.get(names[-1])
+        size = 0 if artifact is None else counted(root.fd, names[-1], artifact)
+        return size, NOTHING if dry else remove_files(root.fd, files)
     except OSError as exc:
         raise from_os_error(exc, "cannot evict the page") from exc

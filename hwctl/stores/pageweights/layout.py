@@ -29,12 +29,11 @@ _OTHERS = 0o077
 DIGEST_LENGTH = 64
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _PAGE_NAME = re.compile(
-    r"(?P<prefix>[0-9a-f]{64})"
-    r"(?:(?P<locator>\.locator\.json)|\.(?P<key>[0-9a-f]{64})(?:(?P<receipt>\.receipt\.json)|\.safetensors))"
+    r"([0-9a-f]{64})(?:\.locator\.json|\.([0-9a-f]{64})(?:(\.receipt\.json)|\.safetensors))"
 )
 _HIDDEN_NAME = re.compile(
-    r"\.(?P<prefix>[0-9a-f]{64})"
-    r"(?:(?P<lock>\.lock)"
+    r"\.([0-9a-f]{64})"
+    r"(?:(\.lock)"
     r"|(?:\.[0-9]+){3}\.tmp"
     r"|(?:\.locator|\.[0-9a-f]{64}\.receipt)\.json(?:\.[0-9]+){2}\.tmp)"
 )
@@ -71,11 +70,13 @@ _FOREIGN = Name(Kind.FOREIGN)
 def parse_name(name: str) -> Name:
     """Take a name of the root apart. Whatever does not match to the last character is foreign (REC-07)."""
     if (match := _PAGE_NAME.fullmatch(name)) is not None:
-        if match["locator"]:
-            return Name(Kind.LOCATOR, match["prefix"])
-        return Name(Kind.RECEIPT if match["receipt"] else Kind.ARTIFACT, match["prefix"], match["key"])
+        prefix, key, receipt = match.groups()
+        if key is None:
+            return Name(Kind.LOCATOR, prefix)
+        return Name(Kind.RECEIPT if receipt else Kind.ARTIFACT, prefix, key)
     if (match := _HIDDEN_NAME.fullmatch(name)) is not None:
-        return Name(Kind.LOCK if match["lock"] else Kind.TEMPORARY, match["prefix"])
+        prefix, lock = match.groups()
+        return Name(Kind.LOCK if lock else Kind.TEMPORARY, prefix)
     if name == EVICTION_LOCK:
         return Name(Kind.LOCK)
     if name == QUARANTINE:

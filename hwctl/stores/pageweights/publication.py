@@ -33,7 +33,7 @@ from hwctl.stores.pageweights.offers import Offer
 from hwctl.stores.pageweights.place import Place, exists, look_at_document
 from hwctl.stores.pageweights.reading import Pace
 from hwctl.stores.pageweights.records import digest, stored
-from hwctl.stores.pageweights.removal import remove_names, remove_page, require_files
+from hwctl.stores.pageweights.removal import files_of, remove_names, remove_page
 from hwctl.stores.pageweights.room import advised, inodes_needed, min_free, require_room
 from hwctl.stores.pageweights.roots import Root, is_read_only, require_fit_for_publishing
 from hwctl.stores.pageweights.writer import (
@@ -221,7 +221,7 @@ def _commit(
     prefix, fd = authority.prefix, place.dir_fd
     key = content_key(authority, sha256, digest(plan.geometry))
     names = layout.pair_of(prefix, key)
-    require_files(fd, (*names, layout.locator_name(prefix)))
+    files_of(fd, (*names, layout.locator_name(prefix)))  # no folder has one of them
     there = any(exists(place, name) for name in names)
     adopted = _adoptable(place, authority, key)
     try:

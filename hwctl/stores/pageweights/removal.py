@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
 from hwctl.errors import Refused
 from hwctl.fs.atomic import sync_dir
 from hwctl.fs.openfiles import RecentOpenFiles
 from hwctl.fs.paths import opened_dir
-from hwctl.fs.remove import Removed, remove_file, remove_tree, require_none_mounted
+from hwctl.fs.remove import Removal, Removed, remove_tree, require_none_mounted
 from hwctl.stores.base import Artifact, State
 from hwctl.stores.pageweights import layout
 from hwctl.stores.pageweights.layout import pair_of, parse_name
+
+Files = Mapping[str, os.stat_result]
+"""Names that are files, each with its stat."""
 
 
 def remove_page(dir_fd: int, prefix: str, key: str, open_files: RecentOpenFiles | None = None) -> Removed:
@@ -32,23 +35,32 @@ def remove_names(dir_fd: int, names: Iterable[str], open_files: RecentOpenFiles 
 
     Raises Refused, with nothing deleted, when one of them is a folder or is mounted.
     """
-    names = tuple(names)
-    require_files(dir_fd, names)
-    require_none_mounted(dir_fd, names)
-    total = Removed()
-    for name in names:
-        seen = None if open_files is None else open_files.of(dir_fd, name)
-        total += remove_file(dir_fd, name, open_files=seen)
+    files = files_of(dir_fd, names)
+    require_none_mounted(dir_fd, files)
+    return remove_files(dir_fd, files, open_files)
+
+
+def remove_files(dir_fd: int, files: Files, open_files: RecentOpenFiles | None = None) -> Removed:
+    """Delete what ``files_of`` has just found, in its order, and make it durable."""
+    removal = Removal(None if open_files is None else open_files.of(dir_fd, *files))
+    for name, st in files.items():
+        removal.unlink(dir_fd, name, st)
     sync_dir(dir_fd)
-    return total
+    return removal.result()
 
 
-def require_files(dir_fd: int, names: Iterable[str]) -> None:
-    """Refuse a folder that has one of these names: nobody's program makes one, and it holds anything."""
+def files_of(dir_fd: int, names: Iterable[str]) -> Files:
+    """What lies there under these names now, in their order.
+
+    Raises Refused for a folder that has one of them: nobody's program makes one, and it holds anything.
+    """
+    files = {}
     for name in names:
         with suppress(FileNotFoundError):
-            if stat.S_ISDIR(os.stat(name, dir_fd=dir_fd, follow_symlinks=False).st_mode):
+            files[name] = st = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
+            if stat.S_ISDIR(st.st_mode):
                 raise Refused(f"{name} is a directory, which is none of the cache's files; quarantine it")
+    return files
 
 
 def remove_entry(root_fd: int, artifact: Artifact, open_files: RecentOpenFiles) -> Removed:
