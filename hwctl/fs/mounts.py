@@ -143,6 +143,20 @@ def _plain_devices(raw: bytes) -> frozenset[int]:
     return frozenset(os.makedev(*mount.device) for mount in table if mount.fs_type not in OTHER_DEVICES)
 
 
+def mounted_in(dir_fd: int) -> frozenset[str]:
+    """The names directly in an open folder that are mount points; none where there is no /proc to tell."""
+    try:
+        return _mounted_in(os.readlink(b"/proc/self/fd/%d" % dir_fd), _bytes_of(_MOUNTINFO))
+    except FileNotFoundError:
+        return frozenset()
+
+
+@functools.lru_cache(maxsize=4)
+def _mounted_in(folder: bytes, raw: bytes) -> frozenset[str]:
+    points = (os.path.split(mount.point) for mount in parse_mountinfo(raw))
+    return frozenset(os.fsdecode(name) for parent, name in points if parent == folder and name)
+
+
 def mount_of(path: Path) -> Mount:
     """The mount that a path lies on; for one that does not exist yet, its nearest existing parent.
 

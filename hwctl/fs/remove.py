@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from hwctl.errors import Refused
-from hwctl.fs.mounts import mount_id, mounts
+from hwctl.fs.mounts import mount_id, mounted_in, mounts
 from hwctl.fs.openfiles import OpenFiles
 from hwctl.fs.walk import Descent, Inode, allocated, inode_of
 
@@ -187,17 +187,6 @@ def require_no_mounts(fd: int, name: str) -> None:
     for mount in mounts():
         if mount.point.startswith(path):
             raise _crossing(name, os.fsdecode(mount.point))
-
-
-def mounted_in(dir_fd: int) -> frozenset[str]:
-    """The names directly in a folder that are mount points. Without /proc nobody can tell, and an unlink
-    meets them one by one."""
-    try:
-        folder = os.readlink(b"/proc/self/fd/%d" % dir_fd)
-        points = (os.path.split(mount.point) for mount in mounts())
-        return frozenset(os.fsdecode(name) for parent, name in points if parent == folder and name)
-    except FileNotFoundError:
-        return frozenset()
 
 
 def require_none_mounted(dir_fd: int, names: Iterable[str], mounted: frozenset[str] | None = None) -> None:

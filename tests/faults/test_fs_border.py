@@ -14,7 +14,7 @@ from run_hwctl import hwctl_
 
 from hwctl.errors import Refused
 from hwctl.fs import remove
-from hwctl.fs.mounts import mount_of, mounts
+from hwctl.fs.mounts import mount_of, mounted_in, mounts
 from hwctl.fs.paths import opened_dir
 from hwctl.fs.remove import remove_tree
 from hwctl.fs.space import room
@@ -61,6 +61,17 @@ def test_a_mount_inside_is_refused_before_the_first_unlink(tree: Path, kind: str
     with opened_dir(tree.parent) as fd, pytest.raises(Refused, match="does not cross mounts"):
         remove_tree(fd, "tree")
     assert names(tree) == before
+
+
+def test_the_names_of_a_folder_that_are_mount_points(place: Path) -> None:
+    (place / "deeper").mkdir()
+    for name in ("odd name\\\n", "plain", "deeper/file"):
+        (place / name).write_bytes(b"x")
+    with opened_dir(place) as fd:
+        assert mounted_in(fd) == frozenset()
+        for name in ("odd name\\\n", "deeper/file"):
+            private_mounts.mount("--bind", place / name, place / name)
+        assert mounted_in(fd) == {"odd name\\\n"}
 
 
 def test_a_kt_int8_tree_with_a_mount_in_it_stays_ready(place: Path) -> None:

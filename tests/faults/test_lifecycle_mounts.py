@@ -11,6 +11,10 @@ import private_mounts
 import pytest
 from run_hwctl import hwctl_
 
+from hwctl.fs.deadline import Deadline
+from hwctl.stores.pageweights import roots
+from hwctl.stores.pageweights.eviction import evict_to_budget
+
 
 @pytest.fixture(autouse=True)
 def mounts() -> None:
@@ -48,8 +52,11 @@ def test_a_page_with_a_file_mounted_keeps_its_locator(suffix: str, tmp_path: Pat
     private_mounts.mount("--bind", file, file)
     try:
         run = hwctl_("evict", cache, "--all", "-y", "--json")
+        with roots.writable(cache) as root:
+            evicted = evict_to_budget(root, 1, Deadline.now())
     finally:
         subprocess.run(["umount", file], check=True)
     assert run.status == 12 and "is a mount point" in run.error["message"]
+    assert not evicted.reached and "is a mount point" in evicted.passed[0].reason
     assert [entry for entry in tree(cache) if ".eviction.lock" not in entry[0]] == before
     assert hwctl_("verify", cache).status == 0

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from hwctl.errors import Busy, HwctlError, Usage, from_os_error
 from hwctl.fs.deadline import Deadline
 from hwctl.fs.lock_holders import held_by_other
-from hwctl.fs.remove import Removed, mounted_in, require_none_mounted
+from hwctl.fs.mounts import mounted_in
+from hwctl.fs.remove import Removed, require_none_mounted
 from hwctl.stores.pageweights import layout
 from hwctl.stores.pageweights.documents import evictable_key
 from hwctl.stores.pageweights.garbage import Garbage, Passed
