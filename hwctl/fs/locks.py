@@ -1,35 +1,26 @@
 """BSD flock with bounded waits, and locks as values that know who may let them go.
 
-Owns taking, converting, inheriting and releasing. Which file stands for what, and in which order locks are
-taken, is a family's business. POSIX record locks (fcntl) do not meet flocks and are never used.
+Owns taking, converting, inheriting and releasing; the waiting itself is in ``flock``. Which file stands for
+what, and in which order locks are taken, is a family's business. POSIX record locks (fcntl) do not meet
+flocks and are never used.
 """
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import stat
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from hwctl.errors import Busy, Refused, from_os_error
 from hwctl.fs.deadline import Deadline
+from hwctl.fs.flock import lock, pause, try_lock
 from hwctl.fs.liveness import UNSEEN
 from hwctl.fs.lock_file import open_lock_file, shown_path, still_named
 from hwctl.fs.lock_table import LockTable, Mode, parse_locks
-from hwctl.fs.mounts import mount_of_fd
 from hwctl.fs.paths import DIRECTORY_FLAGS
 from hwctl.fs.walk import Inode, inode_of
-
-# What upstream's own programs do: poll, since a blocking flock cannot be given a deadline.
-_POLL_SECONDS = 0.05
-
-# An ageing tool (systemd-tmpfiles) takes a lock for a moment to see whether anybody has one (EVI-08).
-_SECOND_LOOK_SECONDS = 0.02
-
-_NO_LOCKS_HERE = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 
 
 @dataclass(slots=True)
@@ -70,15 +61,16 @@ class Held:
         """
         if mode is self.mode:
             return
-        second_look = True
-        while not _try(self.fd, mode, self.path):
-            if not _try(self.fd, self.mode, self.path):
+        last = False
+        while not try_lock(self.fd, mode, self.path):
+            if not try_lock(self.fd, self.mode, self.path):
                 raise _busy(
                     self.fd, self.path, f"{self.path}: the lock was lost while converting it", lost=True
                 )
-            if not _pause(deadline, second_look):
+            if last:
                 raise _busy(self.fd, self.path)
-            second_look = second_look and not deadline.expired()
+            last = deadline.expired()
+            pause(deadline)
         self.mode = mode
 
     def inheritable(self) -> None:
@@ -189,39 +181,9 @@ def adopt(fd: int) -> Held:
 
 
 def _wait(fd: int, mode: Mode, deadline: Deadline, shown: str) -> Held:
-    second_look = True
-    while not _try(fd, mode, shown):
-        if not _pause(deadline, second_look):
-            raise _busy(fd, shown)
-        second_look = second_look and not deadline.expired()
+    if not lock(fd, mode, deadline, shown):
+        raise _busy(fd, shown)
     return Held(fd, shown, mode, os.getpid(), inode_of(os.fstat(fd)))
-
-
-def _try(fd: int, mode: Mode, shown: str) -> bool:
-    try:
-        fcntl.flock(fd, mode.value | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError as exc:
-        if exc.errno not in _NO_LOCKS_HERE:
-            raise from_os_error(exc, f"{shown}: cannot take the lock", shown) from exc
-        fs_type = mount_of_fd(fd).fs_type
-        raise Refused(
-            f"{shown}: the file system ({fs_type}) does not lock files ({exc.strerror})",
-            path=shown,
-            details={"fs_type": fs_type, "errno": errno.errorcode.get(exc.errno or 0)},
-        ) from exc
-    return True
-
-
-def _pause(deadline: Deadline, second_look: bool) -> bool:
-    """Wait for the next try; False when there is none left."""
-    if not deadline.expired():
-        deadline.pause(_POLL_SECONDS)
-        return True
-    if second_look:
-        time.sleep(_SECOND_LOOK_SECONDS)
-    return second_look
 
 
 def _busy(fd: int, shown: str, message: str | None = None, *, lost: bool = False) -> Busy:

@@ -138,6 +138,43 @@ def test_a_wait_ends_when_the_holder_lets_go(lock: Path) -> None:
     timer.join()
 
 
+def test_a_lock_that_others_pass_among_them_is_got_in_turn(lock: Path) -> None:
+    """It is never free for longer than the next of them takes to wake up: who polls gets it never."""
+    code = (
+        "import fcntl, os, sys, time\nfd = os.open(sys.argv[1], os.O_RDONLY)\nwhile True:\n"
+        "    fcntl.flock(fd, fcntl.LOCK_EX); time.sleep(0.02); fcntl.flock(fd, fcntl.LOCK_UN)"
+    )
+    others = [subprocess.Popen([sys.executable, "-S", "-c", code, lock]) for _ in range(3)]
+    try:
+        while not taken(lock):
+            time.sleep(0.01)
+        for _ in range(5):
+            held = acquire(lock, Mode.EXCLUSIVE, Deadline.after(20))
+            assert held is not None and taken(lock, exclusive=False)
+            held.release()
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
+
+
+def test_a_wait_that_was_given_up_takes_the_lock_from_nobody(lock: Path) -> None:
+    before, threads = descriptors(), threading.active_count()
+    with flocked(lock, fcntl.LOCK_EX):
+        for _ in range(3):
+            with pytest.raises(Busy):
+                acquire(lock, Mode.EXCLUSIVE, Deadline.after(0.1))
+        assert threading.active_count() <= threads + 1  # there is no calling back the first
+        assert descriptors() == before + 1
+    deadline = Deadline.after(10)
+    while threading.active_count() > threads and not deadline.expired():
+        time.sleep(0.01)
+    assert threading.active_count() == threads and not taken(lock)
+    held = acquire(lock, Mode.EXCLUSIVE, NOW)
+    assert held is not None
+    held.release()
+
+
 def test_an_ageing_tools_short_lock_is_not_busy(lock: Path) -> None:
     # EVI-08: systemd-tmpfiles locks for a moment; an expired deadline still looks twice.
     fd = os.open(lock, os.O_RDONLY)
