@@ -31,6 +31,11 @@ class Deadline:
             return other if self.at is None else self
         return self if self.at <= other.at else other
 
+    def at_least(self, seconds: float) -> Deadline:
+        """This one, or one so many seconds from now where it ends before that."""
+        remaining = self.remaining()
+        return self if remaining is None or remaining > seconds else Deadline.after(seconds)
+
     def remaining(self) -> float | None:
         """Seconds left, never negative; None without an end."""
         return None if self.at is None else max(0.0, self.at - time.monotonic())

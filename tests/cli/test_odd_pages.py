@@ -10,7 +10,7 @@ from pathlib import Path
 
 import make_pageweights
 import pytest
-from holders import locked
+from holders import locked, passed_around
 from run_hwctl import environment, hwctl_
 
 prefix_of = make_pageweights.prefix_of
@@ -243,3 +243,13 @@ def test_quarantine_waits_for_a_running_eviction(pages: Path) -> None:
         assert run.status == 11 and str(pid) in run.results[0]["reason"]
         assert len(located(pages)) == 3
     assert hwctl_("quarantine", files(pages)[0], "--reason", "odd", "-y").status == 0
+
+
+@pytest.mark.parametrize("verb", ["quarantine", "evict"])
+def test_programs_at_work_make_nobody_busy(verb: str, pages: Path) -> None:
+    """Each access of the cache's own program takes the eviction lock for a moment."""
+    make_pageweights.put_eviction_lock(pages)
+    words = ("evict", pages, "--all") if verb == "evict" else (verb, files(pages)[0], "--reason", "odd")
+    with passed_around(pages / ".eviction.lock"):
+        run = hwctl_(*words, "-y", "--json")
+    assert run.status == 0 and {row["outcome"] for row in run.results} == {"done"}

@@ -122,12 +122,7 @@ def _publish(
         staging.mark()
         # The deadline may have passed while the producer worked. A reader that looks at this very moment is
         # waited for all the same: its lock is gone in an instant, the work of an hour would be lost.
-        return commit(root, staging, sealed, _at_least(deadline, _COMMIT_SECONDS))
-
-
-def _at_least(deadline: Deadline, seconds: float) -> Deadline:
-    remaining = deadline.remaining()
-    return deadline if remaining is None or remaining > seconds else Deadline.after(seconds)
+        return commit(root, staging, sealed, deadline.at_least(_COMMIT_SECONDS))
 
 
 def _require_readable(publication: Publication, plans: Sequence[PayloadPlan]) -> None:

@@ -39,8 +39,8 @@ def share_page(place: Place, prefix: str, deadline: Deadline) -> Held | None:
 
 
 def lock_eviction(place: Place, deadline: Deadline) -> Held:
-    """The eviction lock; Busy while another process evicts."""
-    return _made(place, layout.EVICTION_LOCK, deadline)
+    """The eviction lock; Busy while another process evicts. Waited for a little even past ``deadline``."""
+    return _made(place, layout.EVICTION_LOCK, deadline.at_least(_EVICTION_GRACE_SECONDS))
 
 
 def make_eviction_lock(place: Place) -> None:
@@ -62,13 +62,10 @@ def lock_to_unlist(place: Place, prefix: str, deadline: Deadline) -> Lease:
     """A page's lock for taking its files out of the root, with the eviction lock around it.
 
     The cache's own program dies when a file vanishes between its listing and its look at the size, both
-    done under the eviction lock. That lock is waited for a little even past ``deadline``.
+    done under the eviction lock.
     """
     while True:
-        grace = Deadline.after(_EVICTION_GRACE_SECONDS)
-        remaining = deadline.remaining()
-        longer = deadline if remaining is None or remaining > _EVICTION_GRACE_SECONDS else grace
-        eviction = lock_eviction(place, longer)
+        eviction = lock_eviction(place, deadline)
         try:
             return Lease((eviction, try_page(place, prefix)))
         except Busy:

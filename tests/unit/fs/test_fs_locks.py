@@ -15,6 +15,7 @@ from pathlib import Path
 
 import nth_call
 import pytest
+from holders import passed_around
 
 from hwctl.errors import Busy, HwctlError, IoFailed, Refused
 from hwctl.fs.deadline import Deadline
@@ -79,6 +80,8 @@ def test_deadlines() -> None:
     assert Deadline.now().expired() and Deadline.now().remaining() == 0
     later = Deadline.after(100)
     assert not later.expired() and 99 < (later.remaining() or 0) <= 100
+    assert later.at_least(5) is later and Deadline.never().at_least(5).remaining() is None
+    assert 4 < (Deadline.now().at_least(5).remaining() or 0) <= 5
 
 
 def test_an_absent_lock_file_is_only_made_on_request(tmp_path: Path) -> None:
@@ -140,22 +143,11 @@ def test_a_wait_ends_when_the_holder_lets_go(lock: Path) -> None:
 
 def test_a_lock_that_others_pass_among_them_is_got_in_turn(lock: Path) -> None:
     """It is never free for longer than the next of them takes to wake up: who polls gets it never."""
-    code = (
-        "import fcntl, os, sys, time\nfd = os.open(sys.argv[1], os.O_RDONLY)\nwhile True:\n"
-        "    fcntl.flock(fd, fcntl.LOCK_EX); time.sleep(0.02); fcntl.flock(fd, fcntl.LOCK_UN)"
-    )
-    others = [subprocess.Popen([sys.executable, "-S", "-c", code, lock]) for _ in range(3)]
-    try:
-        while not taken(lock):
-            time.sleep(0.01)
+    with passed_around(lock):
         for _ in range(5):
             held = acquire(lock, Mode.EXCLUSIVE, Deadline.after(20))
             assert held is not None and taken(lock, exclusive=False)
             held.release()
-    finally:
-        for other in others:
-            other.kill()
-            other.wait()
 
 
 def test_a_wait_that_was_given_up_takes_the_lock_from_nobody(lock: Path) -> None:
