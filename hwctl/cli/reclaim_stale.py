@@ -105,12 +105,13 @@ def reclaim_stale(
 
         age = None if older_than is None else int(older_than * 1e9)
         policy = StalePolicy(age, leaseless, ready, other_users)
-        selection = core.Selection(tuple(match or ()), run_id)
         # Whoever is not going to look at the plan need not wait until every tree has been walked.
         sizes = dry_run or not yes
         resolver = Resolver(answer, family, idle=True, sizes=sizes)
         words = sys.argv[1:]
         targets = resolver.given(paths or [])
+        named = frozenset(target.path for target in targets if target.artifact is not None)
+        selection = core.Selection(tuple(match or ()), run_id, named)
         roots = {target.store.root for target in targets}
         before = space.used(roots)
         found = planned(

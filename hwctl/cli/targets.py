@@ -91,7 +91,7 @@ class Resolver:
             except HwctlError as exc:
                 self._answer.fail(exc)
             else:
-                found.setdefault((match.family, match.path), target)
+                found.setdefault((match.family, target.path), target)
         return list(found.values())
 
     def given(self, paths: Sequence[Path]) -> list[Target]:

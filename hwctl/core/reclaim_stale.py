@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from hwctl.core.act import Deed, carry_out, remove
 from hwctl.core.plan import Action, Outcome, Result, Step, Target, foreign, may_act
@@ -24,15 +25,20 @@ _KEPT_MEANS = {Death.LIVE: Status.BUSY, Death.UNPROVEN: Status.REFUSED, Death.NO
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which entries of a sweep are looked at: keys by shell glob, or those of one run alone (REC-07)."""
+    """Which entries are looked at, named or not: keys by shell glob, or those of one run alone (REC-07).
+
+    The entries that are ``named`` by themselves are left out of a sweep over their store.
+    """
 
     match: tuple[str, ...] = ()
     run_id: str | None = None
+    named: frozenset[Path] = frozenset()
 
-    def take(self, artifact: Artifact) -> bool:
+    def left_out(self, artifact: Artifact) -> str | None:
+        """Why an entry is none of those that are looked at, None when it is one."""
         if self.run_id is not None and artifact.key != self.run_id:
-            return False
-        return matches(artifact.key, self.match)
+            return f"it is not of the run {self.run_id}"
+        return None if matches(artifact.key, self.match) else "no --match takes its key"
 
 
 def plan(
@@ -43,11 +49,14 @@ def plan(
     ``sizes`` are for whoever looks at the plan; without them the outcomes tell what was found.
     """
     if target.artifact is not None:
+        left_out = selection.left_out(target.artifact)
+        if left_out is not None:  # a glob of a shell's as PATH names more than the run that has ended
+            return (Step(target.store, target.artifact, Action.KEEP, left_out),)
         return (_judged(target, target.artifact, policy, words),)
     steps = (
         _swept(target, artifact, policy, words)
         for artifact in target.store.scan(sizes=sizes)
-        if selection.take(artifact)
+        if artifact.path not in selection.named and selection.left_out(artifact) is None
     )
     return tuple(step for step in steps if step is not None)
 

@@ -165,6 +165,39 @@ def test_one_run_alone(tmp_path: Path) -> None:
     assert not other.exists()
 
 
+def test_one_run_alone_whatever_a_shell_s_glob_names(tmp_path: Path) -> None:
+    process = make_ktint8.dead_process()
+    mine, other = (
+        make_ktint8.make_staging(tmp_path, run, process=process) for run in ("job-0001", "job-0002")
+    )
+    for words, said in (
+        (["--run-id", "job-0001"], "it is not of the run job-0001"),
+        (["--match", "*-0001"], "no --match takes its key"),
+    ):
+        for how, outcome in (("-n", "planned"), ("-y", "done")):
+            run = hwctl_("reclaim-stale", mine, other, *words, how, "--json")
+            assert run.status == 0
+            assert {(row["key"], row["outcome"]) for row in run.results} == {
+                ("job-0001", outcome),
+                ("job-0002", "skipped"),
+            }
+            assert said in [row["reason"] for row in run.results]
+        assert (mine.exists(), other.exists()) == (False, True)
+        make_ktint8.make_staging(tmp_path, "job-0001", process=process)
+
+
+def test_an_entry_that_is_named_twice_or_beside_its_store_is_planned_once(tmp_path: Path) -> None:
+    tree = make_ktint8.make_staging(tmp_path, "job-0001", process=make_ktint8.dead_process())
+    for paths in ([tmp_path, tree], [tree, tree], [tree, tmp_path]):
+        assert len(hwctl_("reclaim-stale", *paths, "-n", "--json").results) == 1
+    cache = make_pageweights.make_store(tmp_path / "cache")
+    make_pageweights.make_artifact(cache, 0)
+    run = hwctl_(
+        "quarantine", *cache.glob("*.json"), *cache.glob("*.safetensors"), "--reason", "x", "-n", "--json"
+    )
+    assert run.status == 0 and len(run.results) == 1
+
+
 def test_the_default_roots_come_from_the_environment(tmp_path: Path) -> None:
     first, second = tmp_path / "one", tmp_path / "two"
     first.mkdir()
