@@ -86,9 +86,9 @@ FILES = Section(
         Entry("kt-weight-manifest.json", "Marks a kt-int8 tree that stays."),
         Entry("PREFIX.locator.json", "Marks a page of a page-weights cache."),
         Entry(
-            "locks/hwctl-eviction.lock, locks/hwctl-admission.lock",
-            "In a host weight store: hwctl's own locks, so that one process evicts and one reserves room at a"
-            " time. They are empty and stay.",
+            "locks/hwctl-admission.lock",
+            "In a host weight store: hwctl's own lock, so that one process reserves room at a time. It is"
+            " empty and stays.",
         ),
         Entry(
             ".eviction.lock, .PREFIX.lock",

@@ -87,7 +87,7 @@ def test_pages_say_what_an_operator_needs() -> None:
         assert f"\n{chapter}\n" in shown["hwctl"]
     for word in ("artifact", "lease", "run id", "denied", "locator"):
         assert re.search(rf"^ +{word}( |$)", shown["hwctl"], re.MULTILINE), word
-    for name in ("hwctl-eviction.lock", "hwctl-admission.lock", ".hwctl-quarantine", ".eviction.lock"):
+    for name in ("hwctl-admission.lock", ".hwctl-quarantine", ".eviction.lock"):
         assert name in shown["hwctl"]
     assert "mode 0700" in shown["hwctl-publish-hostweights"]
     assert "\nFINDING CODES\n" in shown["hwctl-verify"]

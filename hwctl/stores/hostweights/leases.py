@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import errno
 import os
+from contextlib import suppress
 from pathlib import Path
 
-from hwctl.errors import Busy, HwctlError, Refused, from_os_error
+from hwctl.errors import Busy, HwctlError, IoFailed, Refused, from_os_error
 from hwctl.fs.deadline import Deadline
 from hwctl.fs.lock_table import Mode
 from hwctl.fs.locks import Held, acquire, acquire_dir
@@ -42,7 +43,7 @@ def shared(root: StoreRoot, key: str, deadline: Deadline, *, create: bool) -> He
 
 def on_folder(root: StoreRoot, key: str) -> Held | None:
     """A shared lock on the artifact's own folder, for those who age files and pass over what is locked
-    (EVI-08). It stands for no lease: nobody in this format asks for it, and without it all is well too."""
+    (EVI-08), and for hwctl itself, should they have removed the lock file. Without it all is well, too."""
     try:
         return acquire_dir(root.path / ARTIFACTS / key, Mode.SHARED, Deadline.now())
     except (HwctlError, OSError):
@@ -50,7 +51,8 @@ def on_folder(root: StoreRoot, key: str) -> Held | None:
 
 
 def exclusive(root: StoreRoot, key: str, deadline: Deadline) -> Lease:
-    """Build lock and artifact lock, both exclusive: what removing and setting aside need.
+    """Build lock, artifact lock and that of the artifact's folder, all exclusive: what removing and setting
+    aside need.
 
     Raises Busy in upstream's words for a cleanup: active_build_timeout or active_lease.
     """
@@ -59,6 +61,7 @@ def exclusive(root: StoreRoot, key: str, deadline: Deadline) -> Lease:
     except Busy as exc:
         raise coded(exc, Stage.LIFECYCLE, Code.ACTIVE_BUILD_TIMEOUT) from exc
     assert build is not None
+    taken = [build]
     try:
         artifact = _take(root, artifact_lock(key), Mode.EXCLUSIVE, deadline, create=False)
         if artifact is None:
@@ -66,13 +69,25 @@ def exclusive(root: StoreRoot, key: str, deadline: Deadline) -> Lease:
             artifact = _take(root, artifact_lock(key), Mode.EXCLUSIVE, deadline, create=True)
             if artifact is not None and made is not None:
                 _mark_unused(artifact, made)
+        assert artifact is not None
+        taken.append(artifact)
+        with suppress(IoFailed):  # there is none, or what bears the key is none
+            taken.append(acquire_dir(root.path / ARTIFACTS / key, Mode.EXCLUSIVE, deadline))
     except BaseException as exc:
-        build.release()
+        Lease(tuple(taken)).release()
         if isinstance(exc, Busy):
             raise coded(exc, Stage.LIFECYCLE, Code.ACTIVE_LEASE) from exc
         raise
-    assert artifact is not None
-    return Lease((build, artifact))
+    return Lease(tuple(taken))
+
+
+def is_known(root: StoreRoot, key: str) -> bool:
+    """Whether the artifact lock tells of every lease: not when its file is missing, nor when it was made in
+    place of a missing one and nobody has leased by it since."""
+    try:
+        return os.lstat(lock_path(root, key)).st_mtime_ns != 0
+    except (FileNotFoundError, NotADirectoryError):
+        return False
 
 
 def _make(root: StoreRoot, name: str) -> os.stat_result | None:

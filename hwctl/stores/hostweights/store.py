@@ -14,9 +14,10 @@ from pathlib import Path
 from hwctl.errors import Finding, IoFailed, NotFound, Refused, Unsupported, from_os_error
 from hwctl.fs.deadline import Deadline
 from hwctl.fs.lock_table import Mode
-from hwctl.fs.locks import acquire
+from hwctl.fs.locks import acquire, acquire_dir
 from hwctl.fs.openfiles import RecentOpenFiles, User
 from hwctl.fs.paths import opened_dir, read_document
+from hwctl.fs.tree_users import users_of_tree
 from hwctl.stores.base import (
     Artifact,
     CheckOptions,
@@ -49,8 +50,6 @@ from hwctl.stores.hostweights.lookup import examine_key
 from hwctl.stores.hostweights.places import Spot, permission_denied, spot_in
 from hwctl.stores.hostweights.store_root import StoreRoot, look_at_root
 from hwctl.stores.hostweights.survey import Survey
-
-EVICTION_LOCK = "hwctl-eviction.lock"
 
 _MARKED_BY = "operator"
 """The stage in deny markers that a person asked for."""
@@ -217,9 +216,13 @@ class HostWeightStore:
             return self._entry(removal.restore(self._root, self._spot(artifact), artifact))
 
     def users(self, artifact: Artifact, *, certain: bool = False) -> tuple[User, ...]:
-        """Whoever uses an artifact leases it."""
-        del artifact, certain
-        return ()
+        """Whoever uses an artifact leases it; but where the lock file has gone, so may have the lease, and
+        the artifact's files tell (EVI-08)."""
+        spot = self._spot(artifact)
+        if spot.place is not Place.ARTIFACT or spot.key is None or leases.is_known(self._root, spot.key):
+            return ()
+        with _told(artifact.path):
+            return users_of_tree(artifact.path, self._root.owner_uid, self._open_files, certain=certain)
 
     def removable(self, artifact: Artifact) -> str | None:
         """All that lies in an artifact's folder is the artifact's, however damaged it is."""
@@ -234,13 +237,9 @@ class HostWeightStore:
 
     @contextmanager
     def sweep(self, deadline: Deadline) -> Iterator[None]:
-        """A lock that only hwctl knows: two evictions at once would each make the room that one needs."""
-        with _told(self._root.path), self._root.folder(LOCKS) as folder:
-            held = acquire(
-                EVICTION_LOCK, Mode.EXCLUSIVE, deadline, dir_fd=folder, create=True, file_mode=LOCK_MODE
-            )
-        assert held is not None
-        with held:
+        """The lock on the root itself, which nobody else takes: two evictions at once would each make the
+        room that one needs. No file is made for it: an eviction may be what gives inodes back."""
+        with acquire_dir(self._root.path, Mode.EXCLUSIVE, deadline):
             yield
 
     def _spot(self, artifact: Artifact) -> Spot:

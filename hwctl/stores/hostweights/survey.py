@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hwctl.errors import from_os_error
-from hwctl.fs.lock_table import Entry, LockTable
+from hwctl.fs.lock_table import Entry, LockTable, Mode
 from hwctl.fs.paths import kind_of, open_dir
 from hwctl.fs.space import Usage, usage
 from hwctl.fs.walk import inode_of
@@ -134,7 +134,7 @@ class Survey:
             state, reason = self._judge(spot, st, look)
         except PermissionError:
             state, reason = State.UNREADABLE, permission_denied(path)
-        locks = self._locks_of(spot)
+        locks = self._locks_of(spot, st)
         return Artifact(
             family=Family.HOSTWEIGHTS,
             store=self._root.path,
@@ -198,13 +198,16 @@ class Survey:
             locked = 0
         return max(look.ready_ns or 0, locked) or None
 
-    def _locks_of(self, spot: Spot) -> _Locks:
-        """Who holds the locks of a key: the build lock counts where a publisher is at work."""
+    def _locks_of(self, spot: Spot, st: os.stat_result) -> _Locks:
+        """Who holds the locks of a key: the build lock counts where a publisher is at work. Where nobody is
+        known to hold the artifact lock, whose file may be gone, its folder's tells who leases it (EVI-08)."""
         if spot.key is None:
             return _Locks()
         artifact = self._entries(artifact_lock(spot.key))
         build = self._entries(build_lock(spot.key))
         shown = artifact + build if spot.place is Place.STAGING else artifact
+        if not artifact and spot.place is Place.ARTIFACT:
+            shown = tuple(one for one in self._locks.entries(inode_of(st)) if one.mode is Mode.SHARED)
         return _Locks(
             Holders.of(shown),
             tuple(sorted({entry.pid for entry in build})),

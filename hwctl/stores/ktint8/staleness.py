@@ -6,22 +6,17 @@ Owns the order of the questions for staging, half-consumed and ready trees. Life
 
 from __future__ import annotations
 
-import os
-import stat
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 
-from hwctl.errors import Refused
-from hwctl.fs.liveness import Life, in_initial_pid_namespace
+from hwctl.fs.liveness import Life
 from hwctl.fs.lock_holders import held_by_other
-from hwctl.fs.openers import opened
-from hwctl.fs.openfiles import OpenFiles, User
+from hwctl.fs.openfiles import OpenFiles
 from hwctl.fs.paths import opened_dir
-from hwctl.fs.unused import disuse, hidden
-from hwctl.fs.walk import inode_of, walk_stats
+from hwctl.fs.unused import disuse
+from hwctl.fs.walk import walk_stats
 from hwctl.stores.base import Artifact, Death, Staleness, StalePolicy, State
-from hwctl.stores.ktint8 import layout, stranger
+from hwctl.stores.ktint8 import stranger
 from hwctl.stores.ktint8.documents import ReadManifest, read_lease, read_manifest
 from hwctl.stores.ktint8.producer import Producer, life_of
 from hwctl.stores.ktint8.roots import Kind
@@ -32,9 +27,6 @@ STAGING_GRACE_NS = 15 * 60 * _NS
 
 FINISHED_GRACE_NS = 60 * 60 * _NS
 """The same for ready and half-consumed trees: kt-kernel's consumer holds no lock and may be loading."""
-
-_FEW = 32
-"""Up to so many files the kernel is asked about first, which takes less time than a pass over /proc."""
 
 _FREE = "nobody holds the lock on its root"
 
@@ -130,43 +122,3 @@ def _unused(tree: _Tree, grace_ns: int, evidence: tuple[str, ...]) -> Staleness:
     if life is Life.UNKNOWN:
         return Staleness(Death.UNPROVEN, (*evidence, clause))
     return Staleness(Death.PROVEN, (*evidence, _FREE, clause))
-
-
-def users(
-    artifact: Artifact, open_files: Callable[[], OpenFiles], *, certain: bool = False
-) -> tuple[User, ...]:
-    """Who has weights of a finished tree open or mapped, as far as /proc shows it. Raises OSError.
-
-    Its folders and its manifest do not count: whoever lists a base, or waits for a lock, has them open.
-    ``certain`` asks the kernel as well, file by file, and raises Refused where neither can tell.
-    """
-    try:
-        with opened_dir(artifact.path) as root_fd:
-            told = opened(root_fd, ".", sparing=layout.MANIFESTS, most=_FEW) if certain else None
-            if told is not None and not told:
-                return ()
-            inodes = {inode_of(st) for st in walk_stats(root_fd, ".") if stat.S_ISREG(st.st_mode)}
-            for name in layout.MANIFESTS:
-                with suppress(FileNotFoundError):
-                    inodes.discard(inode_of(os.stat(name, dir_fd=root_fd, follow_symlinks=False)))
-            seen = open_files()
-            found = seen.users(inodes)
-            if found or not certain:
-                return found
-            # Also where /proc shows every process: a loop device, io_uring or a socket holds files as well.
-            told = opened(root_fd, ".", sparing=layout.MANIFESTS)
-    except FileNotFoundError:
-        return ()
-    blind = _blind(seen, artifact) if told is None else None
-    if blind is not None:
-        raise Refused(f"cannot be seen whether {blind}; nothing was changed", path=artifact.path)
-    return (User(None, None, "", "open"),) if told else ()
-
-
-def _blind(seen: OpenFiles, artifact: Artifact) -> str | None:
-    """What use of the tree a pass over /proc does not show, and who would see it; None when it shows all."""
-    if not in_initial_pid_namespace():
-        where = "run hwctl on the host, or in a pod with hostPID: true"
-        return f"a process outside this pid namespace uses it ({where})"
-    pid = hidden(seen, artifact.owner_uid)
-    return None if pid is None else f"pid {pid} of its owner uses it (run hwctl as root)"

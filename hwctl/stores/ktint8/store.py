@@ -18,6 +18,7 @@ from hwctl.fs.locks import acquire_dir
 from hwctl.fs.openfiles import OpenFiles, RecentOpenFiles, User
 from hwctl.fs.paths import opened_dir, read_document
 from hwctl.fs.remove import remove_tree
+from hwctl.fs.tree_users import users_of_tree
 from hwctl.stores import note
 from hwctl.stores.base import (
     Artifact,
@@ -156,9 +157,11 @@ class KtInt8Store:
         return self._entry(aside.restore(self._root, artifact.path.name, artifact.inode))
 
     def users(self, artifact: Artifact, *, certain: bool = False) -> tuple[User, ...]:
-        """kt-kernel's consumer holds no lock; the files it has open or mapped give it away."""
-        with _told(artifact.path):
-            return staleness.users(artifact, self._open_files, certain=certain)
+        """kt-kernel's consumer holds no lock; the files it has open or mapped give it away. Not a manifest:
+        whoever waits for a lock has that open."""
+        path, spared = artifact.path, layout.MANIFESTS
+        with _told(path):
+            return users_of_tree(path, artifact.owner_uid, self._open_files, sparing=spared, certain=certain)
 
     def removable(self, artifact: Artifact) -> str | None:
         """A finished tree without a sound manifest may be anybody's, and so is what no manifest lists."""
