@@ -18,10 +18,17 @@ from hwctl.core.freeable import freeable
 from hwctl.core.other_users import Record, as_owner
 from hwctl.core.plan import Action, Outcome, Result, Step, kept, leased
 from hwctl.core.policy import Measure, Shortfall, due
+from hwctl.errors import Status
 from hwctl.fs import space
 from hwctl.fs.deadline import Deadline
 from hwctl.fs.openfiles import RecentOpenFiles
 from hwctl.stores.base import Artifact, State
+
+_CATCHING_UP_SECONDS = 2.0
+"""How long a file system may take to give back what was removed; XFS and btrfs do it in the background."""
+
+_TELLING_BYTES = 1 << 20
+"""From so many freed bytes on a cgroup's room tells whether they were charged to it: it counts in batches."""
 
 
 class Walk:
@@ -31,8 +38,9 @@ class Walk:
         self.plan = plan
         self.ledger = plan.ledger
         self._now = time.time_ns()
-        self._vanished: set[int] = set()
+        self._tried: set[int] = set()
         self._open_files = RecentOpenFiles()
+        self._in_vain = False
 
     def shortfalls(self) -> tuple[Shortfall, ...]:
         return self.ledger.shortfalls()
@@ -41,33 +49,34 @@ class Walk:
         """What a rival removed since the plan was made; half removed, it may stand last in the order."""
         for number, step in enumerate(self.plan.steps):
             if not os.path.lexists(step.artifact.path):
-                self._vanished.add(number)
+                self._tried.add(number)
                 outcome = gone(step)
                 self.enter(outcome)
                 yield outcome
 
     def steps(self, attempt: Callable[[Step], Outcome]) -> Iterator[Outcome]:
-        """Attempt what is due, and as many of the oldest as the targets still need.
+        """Attempt what is due, and as many of the oldest as the targets still need; each entry once.
 
         What would give back little of what it takes goes last: its files have other names, or are in use.
         """
         stubborn = []
         for number, step in enumerate(self.plan.steps):
-            if number in self._vanished:
+            if number in self._tried:
                 continue
             if due(step.artifact, self.plan.limits, self._now) or self._is_told(step):
-                yield self._attempted(step, attempt)
+                yield self._attempted(number, attempt)
             elif self._helps(step.artifact):
                 if self._is_stubborn(step.artifact):
-                    stubborn.append(step)
+                    stubborn.append(number)
                 else:
-                    yield self._attempted(step, attempt)
-        for step in stubborn:
-            if self._helps(step.artifact):
-                yield self._attempted(step, attempt)
+                    yield self._attempted(number, attempt)
+        for number in stubborn:
+            if self._helps(self.plan.steps[number].artifact):
+                yield self._attempted(number, attempt)
 
-    def _attempted(self, step: Step, attempt: Callable[[Step], Outcome]) -> Outcome:
-        outcome = attempt(step)
+    def _attempted(self, number: int, attempt: Callable[[Step], Outcome]) -> Outcome:
+        self._tried.add(number)
+        outcome = attempt(self.plan.steps[number])
         self.enter(outcome)
         return outcome
 
@@ -77,11 +86,15 @@ class Walk:
 
     def _helps(self, artifact: Artifact) -> bool:
         # What it frees takes a walk, and the targets may hold already.
-        return bool(self.shortfalls()) and self.ledger.helped_by(artifact, self._frees(artifact))
+        if not self.shortfalls() or (self._in_vain and self._only_room_is_short()):
+            return False
+        return self.ledger.helped_by(artifact, self._frees(artifact))
 
     def _is_stubborn(self, artifact: Artifact) -> bool:
-        measures = {short.measure for short in self.ledger.shortfalls()}
-        return measures == {Measure.FREE} and self._frees(artifact) * 2 < artifact.allocated
+        return self._only_room_is_short() and self._frees(artifact) * 2 < artifact.allocated
+
+    def _only_room_is_short(self) -> bool:
+        return {short.measure for short in self.ledger.shortfalls()} == {Measure.FREE}
 
     def _frees(self, artifact: Artifact) -> int:
         """What removing it gives back. Looked for where room is wanted alone, since it takes a walk."""
@@ -97,19 +110,52 @@ class Walk:
         elif outcome.result is Result.DONE or outcome.gone:
             self.ledger = self.ledger.without(artifact, outcome.removed.bytes_freed)
             if self.plan.limits.min_free is not None:
-                self.measure()
+                self._look_at_room(outcome.removed.bytes_freed)
         elif outcome.removed.files:
             removed, ledger = outcome.removed, self.ledger
             size, free = ledger.size - removed.size, ledger.free + removed.bytes_freed
             self.ledger = replace(ledger, size=size, free=free)
 
-    def measure(self) -> None:
-        """Look at the room. Others free and fill the same file system: what it says counts when it says more.
+    def _look_at_room(self, freed: int) -> None:
+        """What others free counts. A cgroup's room is what it says: pages that were charged to another one
+        give it nothing, however many go (EVI-07)."""
+        room = space.room(self.plan.store.root)
+        if room.binding == space.CGROUP:
+            gained = room.free_bytes - (self.ledger.free - freed)
+            self._in_vain = freed >= _TELLING_BYTES and gained < freed // 2
+            self.ledger = replace(self.ledger, free=room.free_bytes)
+        else:
+            self.ledger = replace(self.ledger, free=max(self.ledger.free, room.free_bytes))
 
-        Between two steps only where room is wanted: it takes longer than the removal of a page.
+    def measure(self, patience: Deadline) -> None:
+        """Look at how the store stands, whatever the steps have said: others publish and fill the room.
+
+        A file system may free behind a removal's back; until ``patience`` ends it may catch up with it.
         """
-        free = max(self.ledger.free, space.room(self.plan.store.root).free_bytes)
-        self.ledger = replace(self.ledger, free=free)
+        store, limits, filters, size = self.plan.store, self.plan.limits, self.plan.filters, self.ledger.size
+        wanted, count = min(limits.min_free or 0, self.ledger.free), self.ledger.count
+        while (free := space.room(store.root).free_bytes) < wanted and not patience.expired():
+            patience.pause(_CATCHING_UP_SECONDS / 100)
+        if filters.quarantined or limits.keep is not None:
+            taken = [entry for entry in store.scan(sizes=filters.quarantined) if filters.take(entry)]
+            size, count = sum(entry.bytes for entry in taken), len(taken)
+        if not filters.quarantined:
+            size = store.size().bytes
+        self.ledger = replace(self.ledger, size=size, free=free, count=count)
+
+    def carried_out(self, attempt: Callable[[Step], Outcome]) -> Iterator[Outcome]:
+        """``steps``, and more of them while the targets are missed and come nearer, measured each time.
+
+        What does not come nearer is not to be had by evicting: such as the room of a cgroup that the pages
+        of this store are not charged to (EVI-07).
+        """
+        self.measure(Deadline.now())
+        nearer = True
+        while nearer:
+            before = self.ledger
+            yield from self.steps(attempt)
+            self.measure(Deadline.after(_CATCHING_UP_SECONDS))
+            nearer = bool(self.shortfalls()) and self.ledger.nearer_than(before)
 
 
 def evict(walk: Walk, wait: Deadline) -> Iterator[Outcome]:
@@ -125,9 +171,17 @@ def evict(walk: Walk, wait: Deadline) -> Iterator[Outcome]:
         return
     with store.sweep(wait) if acting else nullcontext():
         yield from walk.vanished()
-        yield from walk.steps(lambda step: evict_one(step, wait))
-    if acting:
-        walk.measure()
+        run = walk.carried_out if acting else walk.steps
+        yield from run(lambda step: _still_due(walk, evict_one(step, wait)))
+
+
+def _still_due(walk: Walk, outcome: Outcome) -> Outcome:
+    """An entry that was due for its age, and was used since the plan was made, is in nobody's way."""
+    limits, step = walk.plan.limits, outcome.step
+    if outcome.result is not Result.SKIPPED or outcome.error is not None or limits.older_than is None:
+        return outcome
+    now = step.store.look(step.artifact)
+    return outcome if now is None or due(now, limits, time.time_ns()) else replace(outcome, status=Status.OK)
 
 
 def _as_owner(walk: Walk, uid: int, wait: Deadline) -> Iterator[Outcome]:
@@ -140,6 +194,7 @@ def _as_owner(walk: Walk, uid: int, wait: Deadline) -> Iterator[Outcome]:
         outcome = recorded(walk.plan.steps[report["step"]], report)
         walk.enter(outcome)
         yield outcome
+    walk.measure(Deadline.now())
 
 
 def evict_one(step: Step, wait: Deadline) -> Outcome:

@@ -29,6 +29,7 @@ class Plan:
 
     store: Store
     limits: Limits
+    filters: Filters
     steps: tuple[Step, ...]
     ledger: Ledger
     elsewhere: Mapping[State, int]
@@ -47,19 +48,20 @@ def plan(
         _step(target, artifact, limits, filters, now, words, other_users)
         for artifact in garbage + oldest_first(taken + _unseen(entries, filters))
     ]
+    barred = bool(steps) and all(
+        step.status is Status.REFUSED and not may_act(store, step.artifact, other_users=other_users)
+        for step in steps
+    )
     room = space.room(store.root)
-    size = sum(artifact.bytes for artifact in taken) if filters.quarantined else store.size().bytes
+    # Another user's store may be closed to a look at every file.
+    size = sum(artifact.bytes for artifact in taken) if filters.quarantined or barred else store.size().bytes
     ledger = Ledger(limits, size, room.free_bytes, len(taken), room.total_bytes, room.binding)
     elsewhere: Counter[State] = Counter()
     for artifact in entries:
         ours = filters.quarantined and artifact.state is State.QUARANTINED
         if artifact.bytes and artifact.state not in AT_REST and not ours:
             elsewhere[artifact.state] += artifact.bytes
-    barred = bool(steps) and all(
-        step.status is Status.REFUSED and not may_act(store, step.artifact, other_users=other_users)
-        for step in steps
-    )
-    return Plan(store, limits, tuple(steps), ledger, elsewhere, barred)
+    return Plan(store, limits, filters, tuple(steps), ledger, elsewhere, barred)
 
 
 def _garbage(store: Store, entries: Sequence[Artifact], filters: Filters) -> list[Artifact]:

@@ -151,6 +151,15 @@ class Ledger:
             short.append(Shortfall(Measure.COUNT, limits.keep, self.count, "keep"))
         return tuple(short)
 
+    def nearer_than(self, before: Ledger) -> bool:
+        """Whether some target that is missed is nearer than it was."""
+        gains = {
+            Measure.SIZE: before.size - self.size,
+            Measure.FREE: self.free - before.free,
+            Measure.COUNT: before.count - self.count,
+        }
+        return any(gains[short.measure] > 0 for short in self.shortfalls())
+
     def helped_by(self, artifact: Artifact, freed: int) -> bool:
         """Whether some target comes nearer when this entry goes and gives ``freed`` bytes back."""
         gains = {Measure.SIZE: artifact.bytes, Measure.FREE: freed, Measure.COUNT: _counted(artifact)}

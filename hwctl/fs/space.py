@@ -18,6 +18,9 @@ from hwctl.fs.cgroup import memory_limit
 from hwctl.fs.mounts import MEMORY, Mount, mount_of, mount_of_fd
 from hwctl.fs.walk import Inode, allocated, inode_of, walk_stats
 
+CGROUP = "cgroup limit"
+"""What binds the room of a process whose memory is limited below the size of the file system."""
+
 
 @dataclass(frozen=True, slots=True)
 class Room:
@@ -61,7 +64,7 @@ def room(path_or_fd: int | str | Path) -> Room:
         # ramfs, and a tmpfs of size=0, have no bound of their own and report zero blocks.
         free = total = _memory_available()
     if limit is not None and limit.available < free:
-        return Room(limit.available, min(total, limit.limit), inodes, "cgroup limit")
+        return Room(limit.available, min(total, limit.limit), inodes, CGROUP)
     return Room(free, total, inodes, "file system")
 
 

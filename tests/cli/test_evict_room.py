@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -193,6 +194,22 @@ def test_the_cgroup_that_binds_is_called_so(small: Path, limited: Path) -> None:
     run = subprocess.run(enter, capture_output=True, text=True, env=environment(), cwd="/")
     assert run.returncode == 14
     assert "--min-free asks for 900 MiB, the cgroup limit has 300 MiB in all" in run.stderr
+
+
+@pytest.mark.hardware
+def test_pages_that_another_cgroup_pays_for_do_not_go_in_vain(small: Path, limited: Path) -> None:
+    """EVI-07: the room of the own group does not grow by them, so one is the last that is tried."""
+    subprocess.run(["mount", "-o", "remount,size=1g", small], check=True)
+    store = make_hostweights.make_store(small / "store")
+    for number in range(4):
+        make_hostweights.make_artifact(store, number, 8 * MIB // 4)
+    words = command("evict", store, "--min-free", "290MiB", "-y", "--json")
+    enter = [sys.executable, "-c", _ENTER, str(limited / "cgroup.procs"), *words]
+    run = subprocess.run(enter, capture_output=True, text=True, env=environment(), cwd="/")
+    assert run.returncode == 14, run.stdout
+    (stood,) = json.loads(run.stdout)["totals"]["stores"]
+    assert stood["entries"] == len(list((store / "artifacts").iterdir())) == 3
+    assert stood["free_bytes"] < 290 * MIB and stood["bound_by"] == "cgroup limit"
 
 
 _ENTER = "import os, sys; open(sys.argv[1], 'w').write(str(os.getpid())); os.execv(sys.argv[2], sys.argv[2:])"
