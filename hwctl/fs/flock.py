@@ -49,31 +49,34 @@ def lock(fd: int, mode: Mode, deadline: Deadline, shown: str) -> bool:
 
 def _queue(fd: int, mode: Mode, deadline: Deadline) -> bool:
     """Wait in the kernel until the lock is ours; False when the deadline comes first. Then the caller closes
-    ``fd``, and should the kernel still give out the lock, it goes with that last use of the descriptor.
+    ``fd``, and should the kernel still give out the lock, it goes with the thread's own descriptor of it.
 
     Who polls instead never gets a lock that two others pass back and forth: it is free for no longer than
     the next one takes to wake up. A blocking flock has no deadline of its own, hence a thread.
     """
-    inode = inode_of(os.fstat(fd))
+    inode, own = inode_of(os.fstat(fd)), os.dup(fd)
     done = threading.Event()
     failed: list[OSError] = []
 
     def wait() -> None:
         try:
-            fcntl.flock(fd, mode.value)
+            fcntl.flock(own, mode.value)
         except OSError as exc:
             failed.append(exc)
+        finally:
+            os.close(own)
         done.set()
         _LINGERING.discard(inode)
 
     threading.Thread(target=wait, name="hwctl-flock", daemon=True).start()
     if not done.wait(deadline.remaining()):
         _LINGERING.add(inode)
-        if done.is_set():  # between the two
-            _LINGERING.discard(inode)
-    elif failed:
+    if not done.is_set():
+        return False
+    _LINGERING.discard(inode)  # it may have ended between the two
+    if failed:
         raise failed[0]
-    return done.is_set()
+    return True
 
 
 def pause(deadline: Deadline) -> None:

@@ -50,8 +50,10 @@ def open_lock_file(
         st = os.fstat(fd)
         if not stat.S_ISREG(st.st_mode):
             raise Refused(f"{shown}: the lock file is a {kind_of(st.st_mode)}", path=shown)
-    except BaseException:
+    except BaseException as exc:
         os.close(fd)
+        if isinstance(exc, OSError):
+            raise from_os_error(exc, f"{shown}: cannot look at the lock file", shown) from exc
         raise
     return fd
 

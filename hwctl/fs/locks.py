@@ -117,19 +117,21 @@ def acquire(
         fd = open_lock_file(name, dir_fd, shown, create=create, file_mode=file_mode)
         if fd is None:
             return None
+        held = None
         try:
             if enforce_mode and stat.S_IMODE(os.fstat(fd).st_mode) != file_mode:
                 os.fchmod(fd, file_mode)
             held = _wait(fd, mode, deadline, shown)
-            current = still_named(fd, name, dir_fd)
-        except OSError as exc:
-            os.close(fd)
-            raise from_os_error(exc, f"{shown}: cannot take the lock", shown) from exc
-        except BaseException:
-            os.close(fd)
+            if still_named(fd, name, dir_fd):
+                return held
+        except BaseException as exc:
+            if held is None:
+                os.close(fd)
+            else:
+                held.release()
+            if isinstance(exc, OSError):
+                raise from_os_error(exc, f"{shown}: cannot take the lock", shown) from exc
             raise
-        if current:
-            return held
         # An ageing tool or an operator removed the file while we waited (EVI-08): a lock on a nameless
         # file excludes nobody, so begin again with what stands there now.
         held.release()
