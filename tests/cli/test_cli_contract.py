@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import holders
@@ -19,6 +20,7 @@ import make_pageweights
 import pytest
 import run_hwctl
 from terminal import on_a_terminal
+from waiting import opens_below, until
 
 from hwctl.cli.app import tree
 from hwctl.cli.grammar import Verb
@@ -307,7 +309,7 @@ def test_a_signal_ends_the_run_and_the_process_dies_of_it(slow: Path, name: str,
     number = getattr(signal, name)
     words = ["verify", slow, "--rate", "1MB", *(["--json"] if json_ else [])]
     process = run_hwctl.start(*words)
-    time.sleep(2)
+    until(lambda: opens_below(process.pid, slow))
     process.send_signal(number)
     out, err = process.communicate(timeout=20)
     assert process.returncode == -number
@@ -323,12 +325,24 @@ def test_a_signal_ends_the_run_and_the_process_dies_of_it(slow: Path, name: str,
 
 
 def test_a_second_signal_ends_at_once(slow: Path) -> None:
-    process = run_hwctl.start("verify", slow, "--rate", "1MB")
-    time.sleep(2)
+    """The first one's document finds no reader, so that the run would never come to its end."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with suppress(BlockingIOError):
+        while True:
+            os.write(writer, bytes(4096))
+    os.set_blocking(writer, True)
+    words = run_hwctl.command("verify", slow, "--rate", "1MB", "--json")
+    process = subprocess.Popen(words, stdout=writer, env=run_hwctl.environment())
+    until(lambda: opens_below(process.pid, slow))
     process.send_signal(signal.SIGTERM)
+    until(lambda: not opens_below(process.pid, slow))
+    time.sleep(0.5)
+    assert process.poll() is None
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=20)
-    assert process.returncode in (-signal.SIGTERM, -signal.SIGINT)
+    assert process.wait(timeout=20) in (-signal.SIGTERM, -signal.SIGINT)
+    os.close(reader)
+    os.close(writer)
 
 
 def test_an_ignored_hangup_stays_ignored(slow: Path) -> None:
@@ -349,7 +363,7 @@ def test_waiting_for_a_lock_can_be_interrupted(base: Path) -> None:
     path = base / "kt-int8-job-4711"
     with holders.locked(path, "exclusive"):
         process = run_hwctl.start("verify", path, "--wait", "1h")
-        time.sleep(2)
+        until(lambda: opens_below(process.pid, path))
         process.terminate()
         process.communicate(timeout=20)
     assert process.returncode == -signal.SIGTERM

@@ -13,6 +13,7 @@ import make_hostweights
 import make_pageweights
 import pytest
 from run_hwctl import NOBODY, asked, hwctl_, open_to_all, start
+from waiting import opened_by, until
 
 MIB = 1 << 20
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make other users' files")
@@ -39,17 +40,6 @@ def size_of(root: Path) -> int:
 def free_in(folder: Path) -> int:
     found = os.statvfs(folder)
     return found.f_bavail * found.f_frsize
-
-
-def until(found: Callable[[], object]) -> None:
-    end = time.monotonic() + 20
-    while not found():
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
-def opened_by(pid: int) -> set[str]:
-    return {os.readlink(fd) for fd in Path(f"/proc/{pid}/fd").iterdir() if fd.is_symlink()}
 
 
 def command_of(pid: int) -> bytes:
