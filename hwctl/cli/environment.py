@@ -54,4 +54,4 @@ def columns() -> int:
 def lease_fds() -> tuple[int, ...]:
     """Descriptors of leases that ``hwctl exec`` handed to this process."""
     words = os.environ.get("HWCTL_LEASE_FDS", "").replace(",", " ").split()
-    return tuple(int(word) for word in words if word.isdecimal())
+    return tuple(int(word) for word in words if word.isdecimal() and int(word) < 1 << 31)

@@ -118,6 +118,8 @@ def _become(answer: Answer, held: Holding, command: Sequence[str]) -> None:
         # Python ignores these two, and what is ignored stays so in the command.
         signal.signal(signum, signal.SIG_DFL)
     try:
+        if not command[0]:  # which execvpe takes for a mistake of its caller's
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         os.execvpe(command[0], list(command), os.environ | told)
     except OSError as exc:
         missing = exc.errno in (errno.ENOENT, errno.ENOTDIR)

@@ -79,7 +79,7 @@ class Tally:
             words.append(f"{text.size(removed.bytes_freed)} freed{_where(self.outcomes)}")
         if removed.still_mapped:
             words.append(f"{text.size(removed.still_mapped)} not free yet: still open or mapped")
-        return ", ".join(words) or "nothing to do"
+        return ", ".join(words) or ("nothing was done" if self._answer.errors else "nothing to do")
 
     def _planned(self, result: Result) -> str:
         """The size of what would go, where something would: nothing was freed yet that could be told."""

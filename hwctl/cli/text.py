@@ -30,7 +30,7 @@ _STATE_STYLES = {
 
 
 def size(count: int) -> str:
-    """``12.3 GiB``: three digits, binary units; ``1,023 B`` below."""
+    """``12.3 GiB``: three digits, binary units; ``1023 B`` below."""
     if abs(count) < 1024:
         return f"{count} B"
     value = float(count)

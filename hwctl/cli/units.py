@@ -31,8 +31,8 @@ _BARE = {unit.upper() for unit in _DECIMAL}
 _SECONDS = {"s": 1, "min": 60, "h": 3600, "d": 86400, "w": 604800}
 _LONGEST = Decimal(100 * 366 * 86400)
 
-_NUMBER = re.compile(r"([0-9]{1,19}(?:\.[0-9]{1,30})?)\s?(.*)", re.ASCII | re.DOTALL)
-_TERM = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)([A-Za-zµ]*)\s*", re.ASCII)
+_NUMBER = re.compile(r"([0-9]{1,40}(?:\.[0-9]{1,30})?)\s?(.*)", re.ASCII | re.DOTALL)
+_TERM = re.compile(r"([0-9]{1,40}(?:\.[0-9]{1,9})?)([A-Za-zµ]*)\s*", re.ASCII)
 _SPAN = re.compile(r"([0-9]{1,9})(?:(-)([0-9]{1,9})?)?", re.ASCII)
 _LONE_UNIT = re.compile(
     r"%|[kmgtpe]i?b?|b(ytes?)?|[kmgtpe]i?b/s|s(ec(onds?)?)?|min(utes?)?|h(ours?|rs?)?|d(ays?)?|w(eeks?)?",

@@ -7,25 +7,19 @@ twice is harmless. Steps on another user's entries are carried out by a child th
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hwctl.core.other_users import as_owner, eyes_of_root
+from hwctl.core.other_users import as_owner, error_of, error_record, eyes_of_root
 from hwctl.core.plan import NOTHING, Action, Outcome, Result, Step, kept, used
 from hwctl.errors import (
     Busy,
-    Damaged,
-    Finding,
     HwctlError,
-    IoFailed,
-    NoRoom,
     NotFound,
     Refused,
     Status,
-    Unsupported,
-    Usage,
     from_os_error,
 )
 from hwctl.fs.deadline import Deadline
@@ -35,10 +29,11 @@ from hwctl.stores.base import Artifact, Removed
 
 @dataclass(frozen=True, slots=True)
 class Deed:
-    """What acting on a step brought about."""
+    """What acting on a step brought about; ``remark`` is what whoever asked for it should know."""
 
     removed: Removed = NOTHING
     moved_to: Path | None = None
+    remark: str | None = None
 
 
 Act = Callable[[Step, Artifact], Deed]
@@ -115,7 +110,8 @@ def _attempt(step: Step, act: Act, wait: Deadline, again: Again, met_busy: MetBu
     if deed.removed.left is not None:
         error = Refused(f"removed in part: {deed.removed.left}", path=step.artifact.path)
         return Outcome(step, Result.FAILED, error.message, error.status, deed.removed, error=error)
-    return Outcome(step, Result.DONE, step.reason, removed=deed.removed, moved_to=deed.moved_to)
+    reason = step.reason if deed.remark is None else f"{step.reason}; {deed.remark}"
+    return Outcome(step, Result.DONE, reason, removed=deed.removed, moved_to=deed.moved_to)
 
 
 def changed(planned: Artifact, now: Artifact) -> str | None:
@@ -159,10 +155,6 @@ def _failed(step: Step, exc: HwctlError | OSError) -> Outcome:
 
 # What a child that acts for another user reports, and the way back.
 
-_ERRORS: Mapping[int, type[HwctlError]] = {
-    kind.status: kind for kind in (Usage, NotFound, Refused, Unsupported, NoRoom, IoFailed, HwctlError)
-}
-
 
 def record(outcome: Outcome) -> dict[str, object]:
     """An outcome as JSON, but for its step."""
@@ -173,9 +165,7 @@ def record(outcome: Outcome) -> dict[str, object]:
         "status": int(outcome.status),
         "removed": [removed.files, removed.bytes_freed, removed.still_mapped, removed.size, removed.left],
         "moved_to": None if outcome.moved_to is None else str(outcome.moved_to),
-        "error": None if error is None else [int(error.status), error.message, error.path, error.retryable],
-        "details": {} if error is None else error.details,
-        "findings": [asdict(finding) for finding in error.findings] if isinstance(error, Damaged) else [],
+        "error": None if error is None else error_record(error),
         "gone": outcome.gone,
     }
 
@@ -190,21 +180,6 @@ def recorded(step: Step, report: Mapping[str, Any]) -> Outcome:
         Status(report["status"]),
         Removed(*report["removed"]),
         None if moved_to is None else Path(moved_to),
-        _error(report["error"], report["details"], report["findings"]),
+        None if report["error"] is None else error_of(report["error"]),
         report["gone"],
     )
-
-
-def _error(
-    fields: Sequence[Any] | None, details: Mapping[str, object], findings: Sequence[Mapping[str, Any]]
-) -> HwctlError | None:
-    if fields is None:
-        return None
-    status, message, path, retryable = fields
-    if status == Status.BUSY:
-        return Busy(message, path=path, details=details)
-    if status == Status.DAMAGED:
-        damaged = Damaged(message, [Finding(**finding) for finding in findings], path=path)
-        damaged.details.update(details)
-        return damaged
-    return _ERRORS[status](message, path=path, retryable=retryable, details=details)

@@ -40,9 +40,9 @@ def from_artifact(match: Match, metadata: FormatMetadata | None, work: Work) -> 
         seen = examine_key(root, key, Level.FULL, options)
         if seen is None:
             raise NotFound("there is no such artifact", path=match.path)
-        if seen.unknown:
-            raise seen.unknown[0]
         require_known_schema(seen.findings, match.path)
+        if seen.unknown and not seen.findings:
+            raise seen.unknown[0]
         if seen.findings or seen.manifest is None:
             message = f"{match.path}: {seen.findings[0].message}"
             raise Damaged(message, seen.findings, path=match.path)

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 
 from hwctl.core.act import carry_out, gone, record, recorded, remove, require_unused
 from hwctl.core.evict_plan import Plan, is_garbage
@@ -48,7 +49,7 @@ class Walk:
     def vanished(self) -> Iterator[Outcome]:
         """What a rival removed since the plan was made; half removed, it may stand last in the order."""
         for number, step in enumerate(self.plan.steps):
-            if not os.path.lexists(step.artifact.path):
+            if not _stands(step.artifact.path):
                 self._tried.add(number)
                 outcome = gone(step)
                 self.enter(outcome)
@@ -156,6 +157,17 @@ class Walk:
             yield from self.steps(attempt)
             self.measure(Deadline.after(_CATCHING_UP_SECONDS))
             nearer = bool(self.shortfalls()) and self.ledger.nearer_than(before)
+
+
+def _stands(path: Path) -> bool:
+    """Whether anything is there; what cannot be looked at is not gone."""
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def evict(walk: Walk, wait: Deadline) -> Iterator[Outcome]:

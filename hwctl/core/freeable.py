@@ -35,12 +35,13 @@ def freeable(artifact: Artifact, open_files: OpenFiles) -> int:
 
 def _stats(artifact: Artifact) -> Iterator[os.stat_result]:
     with opened_dir(artifact.path.parent) as folder:
-        for name in _names(artifact):
+        for name in names_of(artifact):
             yield from walk_stats(folder, name)
 
 
-def _names(artifact: Artifact) -> tuple[str, ...]:
-    """A page is three files side by side, everything else one file or folder."""
+def names_of(artifact: Artifact) -> tuple[str, ...]:
+    """What an entry consists of, as names beside each other: a page is three files, everything else is one
+    file or folder."""
     name, key = artifact.path.name, artifact.detail.get("cache_key")
     prefix = parse_name(name).prefix
     if prefix is None or not isinstance(key, str):

@@ -75,7 +75,7 @@ def parse_rules(configs: Iterable[tuple[str, str]]) -> tuple[Rule, ...]:
             if len(fields) < 2 or fields[0].startswith("#") or "%" in fields[1]:
                 continue
             kind, path = fields[0].rstrip(_MODIFIERS)[:1], fields[1].strip("\"'").rstrip("/") or "/"
-            if kind in ("x", "X"):
+            if kind == "x":  # X spares the folder alone, and what lies in it ages all the same
                 rules.setdefault(path, Rule(path, None, source))
             elif kind in _AGEING:
                 age = fields[5] if len(fields) > 5 else "-"

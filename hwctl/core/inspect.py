@@ -12,8 +12,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from itertools import chain
 from pathlib import Path
 
+from hwctl.core.freeable import names_of
 from hwctl.core.hazards import hazards
 from hwctl.core.order import Sort
 from hwctl.errors import Finding, HwctlError, from_os_error
@@ -197,7 +199,7 @@ def pages_per_node(artifact: Artifact) -> Mapping[int, int] | None:
         return None
     counts: Counter[int] = Counter()
     try:
-        for path in _files_below(artifact.path):
+        for path in chain.from_iterable(map(_files_below, _parts(artifact))):
             fd, st = open_regular(path)
             try:
                 counts.update(numa.pages_per_node(fd, st))
@@ -206,6 +208,11 @@ def pages_per_node(artifact: Artifact) -> Mapping[int, int] | None:
     except OSError:
         return None
     return dict(sorted(counts.items()))
+
+
+def _parts(artifact: Artifact) -> Iterator[Path]:
+    paths = (artifact.path.parent / name for name in names_of(artifact))
+    return (path for path in paths if os.path.lexists(path))
 
 
 def _files_below(path: Path) -> Iterator[Path]:

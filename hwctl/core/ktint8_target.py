@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hwctl.errors import Damaged, Finding, Refused, from_os_error
-from hwctl.fs.paths import opened_dir
+from hwctl.fs.paths import make_parents, opened_dir
 from hwctl.stores.ktint8 import layout
 from hwctl.stores.ktint8.finished import judge_documents, plan_of
 from hwctl.stores.ktint8.manifest import Manifest, Schema
@@ -101,6 +101,7 @@ def make_base(base: Path) -> None:
     try:
         if os.path.lexists(base):
             os.stat(os.path.join(base, "."))  # a file or a circle of links is named, which mkdir would not do
-        base.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_parents(base, 0o700)
+        base.mkdir(mode=0o700, exist_ok=True)
     except OSError as exc:
         raise from_os_error(exc, "cannot make the folder", base) from exc

@@ -13,9 +13,22 @@ import shlex
 import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import Any, NoReturn
 
-from hwctl.errors import IoFailed, Refused
+from hwctl.errors import (
+    Busy,
+    Damaged,
+    Finding,
+    HwctlError,
+    IoFailed,
+    NoRoom,
+    NotFound,
+    Refused,
+    Status,
+    Unsupported,
+    Usage,
+)
 from hwctl.fs import atomic
 
 Record = Mapping[str, object]
@@ -75,7 +88,7 @@ def as_owner(uid: int, gid: int, work: Callable[[], Iterable[Record]]) -> Iterat
                     break
                 report = json.loads(line)
                 if _RAISED in report:
-                    raise IoFailed(f"acting as uid {uid}: {report[_RAISED]}")
+                    raise error_of(report[_RAISED])
                 yield report
     except BaseException:
         # Interrupted, or nobody wants the rest: the child unwinds as this process does.
@@ -100,10 +113,41 @@ def _child(uid: int, gid: int, work: Callable[[], Iterable[Record]], writer: int
                     reports.write(_line(record))
                     reports.flush()
             except Exception as exc:  # it has no other way to the parent, who raises it there
-                reports.write(_line({_RAISED: f"{type(exc).__name__}: {exc}"}))
+                if not isinstance(exc, HwctlError):
+                    exc = IoFailed(f"acting as uid {uid}: {type(exc).__name__}: {exc}")
+                reports.write(_line({_RAISED: error_record(exc)}))
         code = 0
     finally:
         os._exit(code)
+
+
+_ERRORS: Mapping[int, type[HwctlError]] = {
+    kind.status: kind for kind in (Usage, NotFound, Refused, Unsupported, NoRoom, IoFailed, HwctlError)
+}
+
+
+def error_record(error: HwctlError) -> Record:
+    """An error as JSON, for ``error_of``."""
+    return {
+        "status": int(error.status),
+        "message": error.message,
+        "path": error.path,
+        "retryable": error.retryable,
+        "details": error.details,
+        "findings": [asdict(finding) for finding in error.findings] if isinstance(error, Damaged) else [],
+    }
+
+
+def error_of(record: Mapping[str, Any]) -> HwctlError:
+    """The error that ``error_record`` wrote down."""
+    status, message, path, details = (record[name] for name in ("status", "message", "path", "details"))
+    if status == Status.BUSY:
+        return Busy(message, path=path, details=details)
+    if status == Status.DAMAGED:
+        damaged = Damaged(message, [Finding(**finding) for finding in record["findings"]], path=path)
+        damaged.details.update(details)
+        return damaged
+    return _ERRORS[status](message, path=path, retryable=record["retryable"], details=details)
 
 
 def _line(record: Record) -> bytes:

@@ -7,6 +7,7 @@ puts an entry over an existing one. Places, names and notes of the quarantine ar
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -32,11 +33,11 @@ def plan(target: Target, reason: str, words: Sequence[str], *, other_users: bool
     if artifact.state is State.QUARANTINED:
         return Step(target.store, artifact, Action.KEEP, "it is quarantined already")
     orphan = artifact.state is State.ORPHAN and artifact.family in _WITH_FILES_OF_ORPHANS
+    if not may_act(target.store, artifact, other_users=other_users):
+        return foreign(target, artifact, words)
     if artifact.state not in AT_REST and not orphan:
         why = f"its state is {artifact.state}: only an artifact at rest can be quarantined"
         return Step(target.store, artifact, Action.KEEP, why, status=Status.REFUSED)
-    if not may_act(target.store, artifact, other_users=other_users):
-        return foreign(target, artifact, words)
     users = in_use(target.store, artifact)
     return Step(target.store, artifact, Action.QUARANTINE, reason, status=Status.BUSY, in_use=users)
 
@@ -53,7 +54,10 @@ def _unused(step: Step, now: Artifact) -> str | None:
 
 
 def _set_aside(step: Step, now: Artifact) -> Deed:
-    return Deed(moved_to=step.store.set_aside(now, step.reason).path)
+    moved = step.store.set_aside(now, step.reason)
+    noted = moved.reason == step.reason
+    remark = None if noted else "the reason could not be noted with it, for which there may be no room"
+    return Deed(moved_to=moved.path, remark=remark)
 
 
 def _deny(step: Step) -> str:
@@ -112,7 +116,11 @@ def _in_the_way(store: Store, artifact: Artifact) -> Path | None:
     if artifact.state is not State.QUARANTINED:
         return None
     others = (entry for entry in store.scan(sizes=False) if entry.key == artifact.key)
-    return next((entry.path for entry in others if entry.state in _IN_PLACE), None)
+    taken = [entry.path for entry in others if entry.state in _IN_PLACE]
+    if artifact.family in _WITH_FILES_OF_ORPHANS:
+        back = (store.root / file.name for file in artifact.path.iterdir())
+        taken += [path for path in back if os.path.lexists(path)]
+    return next(iter(taken), None)
 
 
 def restore(options: CheckOptions, step: Step, wait: Deadline, advance: Advance = silent) -> Outcome:

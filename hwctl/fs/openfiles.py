@@ -29,7 +29,7 @@ _CWD = "cwd"
 _UNSEEN = 0
 """The pid of a process that is not visible here, as the kernel's tables write it."""
 
-_FEW = 32
+FEW = 32
 """So many files are asked for one by one in less time than a pass over a busy machine's /proc takes."""
 
 _RECENT_SECONDS = 1.0
@@ -159,7 +159,7 @@ class RecentOpenFiles:
         does not show all. ``sparing`` names files in the root of a tree that others read without a lock:
         they would have to wait for the answer.
         """
-        most = _FEW if in_initial_pid_namespace() else None
+        most = FEW if in_initial_pid_namespace() else None
         found: set[Inode] = set()
         for name in names:
             try:

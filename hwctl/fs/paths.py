@@ -11,7 +11,7 @@ import os
 import stat
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -131,6 +131,19 @@ def _open_in_spite_of_leases(name: str | Path, flags: int, dir_fd: int | None) -
                 raise
             time.sleep(_TRY_SECONDS)
     return os.open(name, flags, dir_fd=dir_fd)
+
+
+def make_parents(path: Path, mode: int) -> None:
+    """Make the folders above ``path`` that are missing, each with ``mode`` whatever the umask takes away."""
+    missing = []
+    for folder in path.absolute().parents:
+        if os.path.lexists(folder):
+            break
+        missing.append(folder)
+    for folder in reversed(missing):
+        with suppress(FileExistsError):
+            os.mkdir(folder, mode)
+            os.chmod(folder, mode)
 
 
 def read_document(name: str | Path, *, dir_fd: int | None = None, limit: int) -> Document:

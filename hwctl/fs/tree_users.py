@@ -15,13 +15,10 @@ from pathlib import Path
 from hwctl.errors import Refused
 from hwctl.fs.liveness import in_initial_pid_namespace
 from hwctl.fs.openers import opened
-from hwctl.fs.openfiles import OpenFiles, User
+from hwctl.fs.openfiles import FEW, OpenFiles, User
 from hwctl.fs.paths import opened_dir
 from hwctl.fs.unused import hidden
 from hwctl.fs.walk import inode_of, walk_stats
-
-_FEW = 32
-"""Up to so many files the kernel is asked about first, which takes less time than a pass over /proc."""
 
 
 def users_of_tree(
@@ -40,7 +37,7 @@ def users_of_tree(
     """
     try:
         with opened_dir(path) as root_fd:
-            told = opened(root_fd, ".", sparing=sparing, most=_FEW) if certain else None
+            told = opened(root_fd, ".", sparing=sparing, most=FEW) if certain else None
             if told is not None and not told:
                 return ()
             inodes = {inode_of(st) for st in walk_stats(root_fd, ".") if stat.S_ISREG(st.st_mode)}

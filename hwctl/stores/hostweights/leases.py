@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import os
-from contextlib import suppress
 from pathlib import Path
 
 from hwctl.errors import Busy, HwctlError, IoFailed, Refused, from_os_error
@@ -20,6 +19,9 @@ from hwctl.stores.base import Lease
 from hwctl.stores.hostweights.layout import ARTIFACTS, LOCK_MODE, LOCKS, artifact_lock, build_lock
 from hwctl.stores.hostweights.store_root import StoreRoot
 from hwctl.stores.hostweights.verdict import Code, Stage, coded
+
+_NO_FOLDER = frozenset({"ENOENT", "ENOTDIR", "ELOOP", "EACCES"})
+"""There is no artifact, what bears its key is none, or it is damaged and closed, so that nobody reads it."""
 
 
 def shared(root: StoreRoot, key: str, deadline: Deadline, *, create: bool) -> Held | None:
@@ -71,8 +73,11 @@ def exclusive(root: StoreRoot, key: str, deadline: Deadline) -> Lease:
                 _mark_unused(artifact, made)
         assert artifact is not None
         taken.append(artifact)
-        with suppress(IoFailed):  # there is none, or what bears the key is none
+        try:
             taken.append(acquire_dir(root.path / ARTIFACTS / key, Mode.EXCLUSIVE, deadline))
+        except IoFailed as exc:
+            if exc.details["errno"] not in _NO_FOLDER:
+                raise
     except BaseException as exc:
         Lease(tuple(taken)).release()
         if isinstance(exc, Busy):

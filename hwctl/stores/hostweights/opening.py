@@ -20,7 +20,7 @@ from hwctl.fs.deadline import Deadline
 from hwctl.fs.lock_table import Mode
 from hwctl.fs.locks import acquire
 from hwctl.fs.mounts import mount_of, storage_class
-from hwctl.fs.paths import NotRegular, TooLarge, opened_dir, read_document, real
+from hwctl.fs.paths import NotRegular, TooLarge, make_parents, opened_dir, read_document, real
 from hwctl.stores.hostweights import canonical
 from hwctl.stores.hostweights.domain import Capacity, Domain, new_domain, parse_domain, parse_policy
 from hwctl.stores.hostweights.fields import UNSUPPORTED_SCHEMA, Problems
@@ -98,10 +98,8 @@ def _judge_class(root: Path, wanted: Wanted) -> str:
 
 
 def _make_folders(root: Path) -> None:
-    missing = [root]
-    while not missing[-1].parent.exists():
-        missing.append(missing[-1].parent)
-    for folder in (*reversed(missing), *(root / name for name in SUBDIRECTORIES)):
+    make_parents(root, DIRECTORY_MODE)
+    for folder in (root, *(root / name for name in SUBDIRECTORIES)):
         try:
             os.mkdir(folder, DIRECTORY_MODE)
             os.chmod(folder, DIRECTORY_MODE)  # whatever the umask took away

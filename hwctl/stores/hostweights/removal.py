@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import os
-import stat
 
 from hwctl.errors import NotFound, Refused, from_os_error
 from hwctl.fs.atomic import sync_dir
@@ -59,10 +58,7 @@ def _require_same(artifact: Artifact) -> None:
 
 def _remove_marker(root: StoreRoot, name: str) -> Removed:
     with root.folder(DENY) as folder:
-        if stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
-            deleted = remove_tree(folder, name)
-        else:
-            deleted = remove_file(folder, name)
+        deleted = remove_tree(folder, name)  # be it a file or a folder
         sync_dir(folder)
     return deleted
 

@@ -50,7 +50,7 @@ def judge(
         if life is Life.DEAD and lives:
             life = Life.UNKNOWN
     if isinstance(pid, int) and life is not Life.ALIVE:
-        evidence += (f"pid {pid} is {'another process now' if lives else 'gone'}",)
+        evidence += (f"pid {pid} is {'running, whoever that is now' if lives else 'gone'}",)
     return Staleness(_LIVES[life], (what, *evidence), moving is not None, lockless)
 
 

@@ -1,7 +1,7 @@
 """How the entries of a store look from outside: states, sizes, times and lease holders.
 
-No lock is taken and nothing but READY.json is read, so that an entry that is damaged, foreign or being
-built is a row like any other. Whether an artifact is sound is for ``checks``.
+No lock is taken and nothing is read but READY.json, deny markers and notes, so that an entry that is damaged,
+foreign or being built is a row like any other. Whether an artifact is sound is for ``checks``.
 """
 
 from __future__ import annotations
@@ -164,7 +164,9 @@ class Survey:
             return State.QUARANTINED, self._why_quarantined(spot, st)
         if spot.place is Place.DENY:
             there = self._is_there(spot.key)
-            return (State.DENIED if there else State.ORPHAN), "a deny marker without an artifact"
+            if there:
+                return State.DENIED, deny.reason_of(self._root, spot.key) or "a deny marker is there"
+            return State.ORPHAN, "a deny marker without an artifact"
         return self._judge_artifact(spot.key, st, look)
 
     def _judge_artifact(self, key: str, st: os.stat_result, look: Look) -> tuple[State, str | None]:

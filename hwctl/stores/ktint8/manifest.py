@@ -13,7 +13,7 @@ from hwctl.errors import Finding
 from hwctl.fs.liveness import Process
 from hwctl.stores.ktint8 import layout
 from hwctl.stores.ktint8.json_text import Outline
-from hwctl.stores.ktint8.layers import LayerRecord
+from hwctl.stores.ktint8.layers import LayerRecord, LayerState
 from hwctl.weights.amx import Geometry
 
 BACKEND = "AMXINT8"
@@ -61,6 +61,12 @@ class Manifest:
     @property
     def half_consumed(self) -> bool:
         return any(not layer.ready for layer in self.layers)
+
+    @property
+    def removal_begun(self) -> bool:
+        """Whether hwctl began to remove the tree: then it marks every layer as being consumed, and whoever
+        consumes one marks one at a time. A single layer does not tell which."""
+        return len(self.layers) > 1 and all(layer.state is LayerState.CONSUMING for layer in self.layers)
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,8 +75,12 @@ def find(base: Path, name: str) -> Root | None:
 
 
 def markers_in(path: Path) -> set[str]:
-    """Which manifests stand in a folder, as names of any kind; empty for a link or no folder at all."""
-    if path.is_symlink():
+    """Which manifests stand in a folder, as names of any kind; empty for a link, for no folder at all and for
+    one that cannot be looked at, such as another user's FUSE mount in /dev/shm."""
+    try:
+        if path.is_symlink():
+            return set()
+    except OSError:
         return set()
     names = (layout.EPHEMERAL_MANIFEST, layout.PERSISTENT_MANIFEST)
     return {name for name in names if os.path.lexists(path / name)}

@@ -84,7 +84,13 @@ def _of_producer(tree: _Tree, who: Producer, policy: StalePolicy, grace_ns: int)
 
 
 def _consuming(tree: _Tree, policy: StalePolicy) -> Staleness:
-    return _finished(tree, policy, read_manifest(tree.root_fd, ephemeral=True), "it is half consumed")
+    """Whoever removes a tree holds its lock, and saw that nobody used it."""
+    read = read_manifest(tree.root_fd, ephemeral=True)
+    manifest = read.parsed.manifest
+    if manifest is not None and manifest.removal_begun:
+        verdict = Staleness(Death.PROVEN, ("its removal was begun and not finished", _FREE))
+        return _without_strangers(tree, read, verdict)
+    return _finished(tree, policy, read, "it is half consumed")
 
 
 def _ready(tree: _Tree, policy: StalePolicy) -> Staleness:
@@ -101,8 +107,12 @@ def _ready(tree: _Tree, policy: StalePolicy) -> Staleness:
 
 
 def _finished(tree: _Tree, policy: StalePolicy, read: ReadManifest, evidence: str) -> Staleness:
-    """A tree that is to go by its manifest: what that does not list would be left of it."""
     verdict = _unused(tree, policy.grace(FINISHED_GRACE_NS), (evidence,))
+    return _without_strangers(tree, read, verdict)
+
+
+def _without_strangers(tree: _Tree, read: ReadManifest, verdict: Staleness) -> Staleness:
+    """A tree that is to go by its manifest: what that does not list would be left of it."""
     if verdict.death is Death.PROVEN:
         obstacle = stranger.obstacle(tree.root_fd, read)
         if obstacle is not None:

@@ -6,6 +6,7 @@ whether it is dead ``staleness``; removal is ``deletion`` and ``fs.remove``, qua
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -225,6 +226,8 @@ def _stranger(artifact: Artifact) -> str | None:
 def _require_writable(parent_fd: int, artifact: Artifact) -> None:
     """The last step takes a name out of the folder above. Where that is not allowed, all that the others
     achieve is a tree that nobody can judge any more."""
+    if os.fstatvfs(parent_fd).f_flag & os.ST_RDONLY:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
     if not os.access(".", os.W_OK | os.X_OK, dir_fd=parent_fd, effective_ids=True):
         raise Refused(
             f"not removed: uid {os.geteuid()} may not take anything out of {artifact.path.parent}, so that an"

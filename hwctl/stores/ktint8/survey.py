@@ -59,8 +59,9 @@ class Survey:
             st = os.lstat(path)
         except (FileNotFoundError, NotADirectoryError):
             return None
-        except OSError as exc:
-            raise from_os_error(exc, f"cannot look at {path}", path) from exc
+        except OSError as exc:  # one that cannot be looked at hides no other (INS-03)
+            why = f"{exc.strerror}"
+            return Artifact(Family.KTINT8, self._base, root.key, path, State.UNREADABLE, reason=why)
         if root.kind is Kind.FOREIGN:
             return self._artifact(
                 root, st, State.FOREIGN, reason="its name is none that hwctl or kt-kernel gives"

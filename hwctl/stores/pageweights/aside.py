@@ -51,7 +51,12 @@ def entry(root: Root, name: str) -> Artifact | None:
     try:
         with opened_dir(layout.QUARANTINE, dir_fd=root.fd) as fd:
             st = os.stat(name, dir_fd=fd, follow_symlinks=False)
-            usage = space.usage(fd, name)
+            try:
+                usage = space.usage(fd, name)
+            except PermissionError:  # one that is closed hides no other (INS-03)
+                nothing = space.Usage(0, 0, 0, 0, 0)
+                why = "permission denied"
+                return _artifact(root, prefix or name, path, State.UNREADABLE, st, nothing, why)
             if prefix is None or not stat.S_ISDIR(st.st_mode):
                 return _artifact(root, f"{layout.QUARANTINE}/{name}", path, State.FOREIGN, st, usage)
             said = note.Note()

@@ -200,7 +200,7 @@ def _page(root: Root, candidate: _Candidate) -> tuple[str, ...] | Passed | None:
     key = () if looked.data is None else evictable_key(looked.data, prefix)
     findings = (*looked.findings, *(key if isinstance(key, tuple) else ()))
     if findings or isinstance(key, tuple):
-        return Passed(prefix, f"{findings[0].code}: its locator {findings[0].message}", bad=True)
+        return Passed(prefix, f"{findings[0].code}: its locator: {findings[0].message}", bad=True)
     if looked.stat is not None and clock is not None and looked.stat.st_mtime_ns > clock:
         return Passed(prefix, "it was used since the pass began")  # EVI-05
     return name, *layout.pair_of(prefix, key)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from hwctl.errors import Finding, NotFound, Refused, from_os_error
 from hwctl.fs.mounts import Mount, mount_of_fd, storage_class
-from hwctl.fs.paths import open_dir
+from hwctl.fs.paths import make_parents, open_dir
 from hwctl.fs.probe import probe
 from hwctl.stores.pageweights import layout
 from hwctl.stores.pageweights.place import Place
@@ -83,7 +83,7 @@ def make(path: Path) -> None:
     """Make a missing root; whether an existing one is fit is seen when it is opened."""
     with suppress(FileExistsError):
         try:
-            os.makedirs(path.absolute().parent, exist_ok=True)
+            make_parents(path, layout.ROOT_MODE)
             os.mkdir(path, layout.ROOT_MODE)
         except FileExistsError:
             raise

@@ -64,13 +64,14 @@ class Survey:
         st = self._stat(text)
         if st is None:
             return None
-        regular = stat.S_ISREG(st.st_mode)
+        regular, folder = stat.S_ISREG(st.st_mode), stat.S_ISDIR(st.st_mode)
+        temporary = name.kind in _TEMPORARIES
         return Artifact(
             Family.PAGEWEIGHTS,
             self._root.path,
             text,
             self._root.path / text,
-            State.TEMPORARY if name.kind in _TEMPORARIES else State.FOREIGN,
+            State.TEMPORARY if temporary and not folder else State.FOREIGN,
             bytes=st.st_size if regular else counted(self._root.fd, text, st) if text.endswith(SUFFIX) else 0,
             allocated=allocated(st),
             files=1 if regular else 0,
@@ -78,6 +79,7 @@ class Survey:
             leases=Holders() if name.prefix is None else self._holders(name.prefix),
             inode=inode_of(st),
             owner_uid=st.st_uid,
+            reason="a directory with the name of a temporary" if temporary and folder else None,
         )
 
     def files_of(self, artifact: Artifact) -> list[str]:
@@ -118,7 +120,7 @@ class Survey:
         locator = () if looked.data is None else judge_locator(looked.data, prefix, None)
         findings = (*looked.findings, *(locator if isinstance(locator, tuple) else ()))
         if findings or isinstance(locator, tuple):
-            reason = f"{findings[0].code}: its locator {findings[0].message}"
+            reason = f"{findings[0].code}: its locator: {findings[0].message}"
             return self._bad_page(prefix, names, State.DAMAGED, reason), None
         pair = pair_of(prefix, locator.key)
         stats = self._stats((name, *pair))

@@ -67,6 +67,7 @@ TMP = "q /tmp 1777 root root 10d\nq /var/tmp 1777 root root 30d\n"
         ("/tmpfoo", [TMP], None),
         ("/tmp/store", [TMP, "x /tmp/store\n"], None),
         ("/tmp/store/artifacts", [TMP, "x /tmp/st*\n"], None),
+        ("/tmp/store", [TMP, "X /tmp/store\n"], "10d"),  # spares the folder, and not what lies in it
         ("/tmp/store", ["d /tmp 1777 root root -\n", TMP], None),
         ("/tmp/store", ["d /tmp/store 0700 user user 2h\n", TMP], "2h"),
         ("/dev/shm/a", ["e! /dev/shm - - - ~6h\n"], "6h"),
