@@ -9,8 +9,11 @@ from __future__ import annotations
 import mmap
 from contextlib import suppress
 
-BLOCK = 1 << 21
+BLOCK = 2 << 20
 """Bytes that are worked through together: a few such blocks stay in the processor's cache."""
+
+CHECKED_BLOCK = 4 << 20
+"""The same where nothing is written or kept, and the two threads only have to wait for each other less."""
 
 RING = 4
 """Blocks in rotation: a block may be overwritten once RING - 1 further ones were fed."""
@@ -23,14 +26,14 @@ _POPULATE_BYTES = 64 << 10
 class Ring:
     """RING reused blocks, handed out in turn."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, block: int) -> None:
         """``size`` is how much will pass through, so that small pages take little."""
-        self._block = min(BLOCK, size)
+        self._block = min(block, size)
         self._memory = memoryview(bytearray(self._block * RING))
         self._turn = 0
 
     def next(self, length: int) -> memoryview:
-        """The first ``length`` bytes of the next block; ``length`` is at most BLOCK."""
+        """The first ``length`` bytes of the next block; ``length`` is at most ``block``."""
         start = self._block * self._turn
         self._turn = (self._turn + 1) % RING
         return self._memory[start : start + length]

@@ -143,7 +143,7 @@ def _of_entry(fd: int, path: Path, header: Header, entry: TensorEntry) -> Offere
 
 
 def _file_blocks(fd: int, path: Path, start: int, total: int, size: int) -> Iterator[memoryview]:
-    ring = Ring(min(total, size))
+    ring = Ring(total, size)
     for begin in range(0, total, size):
         block = ring.next(min(size, total - begin))
         with _reading(path):

@@ -92,7 +92,7 @@ def read_whole(fd: int, size: int, pace: Pace, *, keep: bool = False) -> Reading
         header = _parse(raw, size)
         start = header.data_start if isinstance(header, Header) else len(raw)
         private = PrivateMemory(size - start) if keep and isinstance(header, Header) else None
-        memory = private or Ring(size - start)
+        memory = private or Ring(size - start, pace.block)
         looks = _Looks()
         digester.feed(raw[:start])
         pace.on_block(start)

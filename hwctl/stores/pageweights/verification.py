@@ -22,7 +22,7 @@ from hwctl.stores.pageweights.content import load_for
 from hwctl.stores.pageweights.documents import Expected
 from hwctl.stores.pageweights.geometry import code_of
 from hwctl.stores.pageweights.locking import share_page
-from hwctl.stores.pageweights.memory import BLOCK
+from hwctl.stores.pageweights.memory import CHECKED_BLOCK
 from hwctl.stores.pageweights.place import Place, leads_nowhere
 from hwctl.stores.pageweights.reading import Pace
 from hwctl.stores.pageweights.roots import Root
@@ -142,4 +142,4 @@ def pace(options: CheckOptions, ways: Ways | None) -> Pace:
         options.advance(count)
         watch.passed(count)
 
-    return Pace(on_block, BLOCK if pacer is None else _PACED_BLOCK, ways)
+    return Pace(on_block, CHECKED_BLOCK if pacer is None else _PACED_BLOCK, ways)
