@@ -174,13 +174,6 @@ def count(text: str) -> int:
     return int(text)
 
 
-def index(text: str) -> int:
-    """A whole number of at least zero, in plain digits."""
-    if not re.fullmatch(r"[0-9]{1,19}", text, re.ASCII):
-        raise typer.BadParameter(f"{text!r} is not a whole number of at least 0")
-    return int(text)
-
-
 def path(text: str) -> Path:
     """A path; the empty one is refused, since it would silently mean the working directory.
 

@@ -16,8 +16,6 @@ from pathlib import Path
 
 # include/linux/proc_ns.h: the inode numbers of the namespaces the kernel starts with never change.
 _INITIAL_PID_NAMESPACE = 0xEFFFFFFC
-_INITIAL_USER_NAMESPACE = 0xEFFFFFFD
-_CAP_SYS_PTRACE = 19
 
 _NS_PER_S = 1_000_000_000
 
@@ -121,26 +119,6 @@ def pid_namespace(pid: int | None = None) -> int | None:
 def in_initial_pid_namespace() -> bool:
     """Whether every process of the machine has a pid here."""
     return pid_namespace() == _INITIAL_PID_NAMESPACE
-
-
-def all_visible() -> bool:
-    """Whether every process could be looked into: initial pid namespace, and allowed to trace all.
-
-    The right counts only when it was given in the initial user namespace: root of a container's own user
-    namespace may trace its own processes and no others.
-    """
-    if not in_initial_pid_namespace():
-        return False
-    try:
-        user_ns = os.stat("/proc/self/ns/user").st_ino
-        status = Path("/proc/self/status").read_bytes()
-    except OSError:
-        return False
-    for line in status.splitlines():
-        if line.startswith(b"CapEff:"):
-            traces = int(line.split()[1], 16) >> _CAP_SYS_PTRACE & 1
-            return bool(traces) and user_ns == _INITIAL_USER_NAMESPACE
-    return False
 
 
 def parse_stat(raw: bytes) -> ProcStat:

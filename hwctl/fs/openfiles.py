@@ -18,7 +18,7 @@ from pathlib import Path
 from hwctl.fs.liveness import UNSEEN, Sighting, in_initial_pid_namespace, parse_stat, sighting
 from hwctl.fs.mounts import plain_devices
 from hwctl.fs.openers import opened
-from hwctl.fs.walk import Inode, inodes_below
+from hwctl.fs.walk import Inode
 
 _Use = tuple[int, str]
 """(pid, how)."""
@@ -170,14 +170,6 @@ class RecentOpenFiles:
                 return self()
             found |= answer
         return OpenFiles(dict.fromkeys(found, ((_UNSEEN, "open"),)))
-
-
-def users_of(inodes: Collection[Inode], under: Path | None = None) -> tuple[User, ...]:
-    """``OpenFiles`` for one question: who uses these files, or anything in the folder ``under``."""
-    wanted = set(inodes)
-    if under is not None:
-        wanted.update(inodes_below(under))
-    return OpenFiles.read().users(wanted)
 
 
 def _user(pid: int, how: str) -> User:

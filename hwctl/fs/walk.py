@@ -10,10 +10,9 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 from types import TracebackType
 
-from hwctl.fs.paths import open_dir, opened_dir
+from hwctl.fs.paths import open_dir
 
 Inode = tuple[int, int]
 
@@ -39,11 +38,6 @@ class Descent:
     def __init__(self, dir_fd: int, name: str) -> None:
         self.fd = open_dir(name, dir_fd=dir_fd)
         self._trail: list[Inode] = []
-
-    @property
-    def depth(self) -> int:
-        """How many folders below the top."""
-        return len(self._trail)
 
     def down(self, name: str) -> None:
         """Into the child ``name`` of the current folder. On an error the place stays the same."""
@@ -138,9 +132,3 @@ def _look(fd: int) -> tuple[list[tuple[str, os.stat_result]], list[str]]:
             if stat.S_ISDIR(st.st_mode):
                 folders.append(entry.name)
     return found, folders
-
-
-def inodes_below(path: Path) -> set[Inode]:
-    """The (device, inode) of a path and of everything below it."""
-    with opened_dir(path.parent) as parent:
-        return {inode_of(st) for st in walk_stats(parent, path.name)}

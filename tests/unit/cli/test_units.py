@@ -152,7 +152,6 @@ def test_ranges_refused(text: str) -> None:
     ("parse", "bad"),
     [
         (units.count, ["", "0", "-1", "1.5", "ten", "1e3", " 1", "\u0661"]),
-        (units.index, ["", "-1", "x", "1.0"]),
         (units.path, [""]),
         (units.word, ["", " ", "\n"]),
         (units.glob, [""]),
@@ -166,7 +165,6 @@ def test_empty_values_and_rubbish_are_refused(parse: Callable[[str], object], ba
 
 def test_plain_values() -> None:
     assert units.count("12") == 12
-    assert units.index("0") == 0
     assert units.path("/a b") == Path("/a b")
     assert units.word("why") == "why"
 

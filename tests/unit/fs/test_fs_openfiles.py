@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,7 +15,7 @@ import private_mounts
 import pytest
 
 from hwctl.fs.liveness import proc_stat
-from hwctl.fs.openfiles import OpenFiles, User, parse_maps, users_of
+from hwctl.fs.openfiles import OpenFiles, User, parse_maps
 from hwctl.fs.walk import Inode, inode_of
 
 MAPS = b"""00400000-00452000 r-xp 00000000 08:02 173521      /usr/bin/dbus daemon
@@ -60,6 +60,10 @@ def file(tmp_path: Path) -> Path:
 
 def inode(path: Path) -> Inode:
     return inode_of(path.stat())
+
+
+def users_of(inodes: Iterable[Inode]) -> tuple[User, ...]:
+    return OpenFiles.read().users(set(inodes))
 
 
 def ways(users: tuple[User, ...]) -> list[tuple[int, str]]:
@@ -125,7 +129,7 @@ def test_a_mapping_of_btrfs_is_found_by_number(file: Path) -> None:
 def test_a_working_directory_holds_a_tree(tmp_path: Path) -> None:
     (tmp_path / "tree" / "inside").mkdir(parents=True)
     with process("import sys", cwd=tmp_path / "tree" / "inside") as pid:
-        assert ways(users_of([], under=tmp_path / "tree")) == [(pid, "cwd")]
+        assert ways(users_of(map(inode, (tmp_path / "tree").rglob("*")))) == [(pid, "cwd")]
         assert users_of([inode(tmp_path)]) == ()
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hwctl.fs.paths import opened_dir
-from hwctl.fs.walk import Descent, inode_of, inodes_below, walk_stats
+from hwctl.fs.walk import Descent, inode_of, walk_stats
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def test_everything_is_seen_once_and_links_are_not_followed(tmp_path: Path, fold
     os.mkfifo(tree / "a" / "b" / "fifo")
     seen = [inode_of(st) for st in walk_stats(folder, "tree")]
     expected = {inode_of(tree.lstat()), *(inode_of(path.lstat()) for path in tree.rglob("*"))}
-    assert len(seen) == len(expected) == 6 and set(seen) == expected == inodes_below(tree)
+    assert len(seen) == len(expected) == 6 and set(seen) == expected
     assert seen[0] == inode_of(tree.lstat())
 
 
@@ -87,10 +87,8 @@ def test_a_folder_that_is_removed_under_the_walk_ends_it_quietly(tmp_path: Path,
     (tmp_path / "tree" / "a").mkdir(parents=True)
     with Descent(folder, "tree") as descent:
         descent.down("a")
-        assert descent.depth == 1
         (tmp_path / "tree" / "a").rmdir()
         descent.up()
-        assert descent.depth == 0
 
 
 def test_a_folder_that_was_moved_away_is_not_climbed_out_of(tmp_path: Path, folder: int) -> None:
