@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-# include/linux/proc_ns.h: the inode numbers of the namespaces the kernel starts with never change.
+# include/linux/proc_ns.h: the inode number of the namespace the kernel starts with never changes.
 _INITIAL_PID_NAMESPACE = 0xEFFFFFFC
 
 _NS_PER_S = 1_000_000_000

@@ -76,3 +76,11 @@ def test_a_sample_prints_every_figure(script: str, figures: ModuleType, tmp_path
         if command_.split()[0] == script:
             for figure in found:
                 assert figures.number(figure.output, run.stdout) is not None, (figure.output, run.stdout)
+
+
+@pytest.mark.parametrize(("script", "size"), [("fs_digest.py", "1"), ("fs_remove.py", "600")])
+def test_the_benchmarks_of_one_module_run(script: str, size: str, tmp_path: Path) -> None:
+    env = os.environ | {"PYTHONPATH": str(BENCH.parents[1])}
+    command = [sys.executable, str(BENCH / script), str(tmp_path), size]
+    run = subprocess.run(command, capture_output=True, text=True, env=env, timeout=300)
+    assert run.returncode == 0 and run.stdout, run.stderr

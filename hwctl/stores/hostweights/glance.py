@@ -31,7 +31,7 @@ _DECODER = json.JSONDecoder()
 
 def model_of(artifact: Path) -> str | None:
     """``model_id@revision``; None where there is no manifest, or none that says so."""
-    identity = _member(artifact, "identity")
+    identity = member(artifact, "identity")
     return _name(identity.get("source")) if isinstance(identity, dict) else None
 
 
@@ -79,7 +79,7 @@ def _is_plain(folder: int, key: str, trust: Trust) -> bool:
     )
 
 
-def _member(artifact: Path, wanted: str) -> object:
+def member(artifact: Path, wanted: str) -> object:
     """The value of one key of an artifact's manifest, None where there is none to be had."""
     try:
         with opened_dir(artifact) as folder:
