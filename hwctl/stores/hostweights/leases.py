@@ -53,8 +53,8 @@ def on_folder(root: StoreRoot, key: str) -> Held | None:
 
 
 def exclusive(root: StoreRoot, key: str, deadline: Deadline) -> Lease:
-    """Build lock, artifact lock and that of the artifact's folder, all exclusive: what removing and setting
-    aside need.
+    """Build lock and artifact lock, both exclusive: what removing and setting aside need. Where the file of
+    the artifact lock tells nothing, the artifact's folder is locked as well, which exec holds.
 
     Raises Busy in upstream's words for a cleanup: active_build_timeout or active_lease.
     """
@@ -73,11 +73,8 @@ def exclusive(root: StoreRoot, key: str, deadline: Deadline) -> Lease:
                 _mark_unused(artifact, made)
         assert artifact is not None
         taken.append(artifact)
-        try:
-            taken.append(acquire_dir(root.path / ARTIFACTS / key, Mode.EXCLUSIVE, deadline))
-        except IoFailed as exc:
-            if exc.details["errno"] not in _NO_FOLDER:
-                raise
+        if not is_known(root, key):
+            taken += _folder(root, key, deadline)
     except BaseException as exc:
         Lease(tuple(taken)).release()
         if isinstance(exc, Busy):
@@ -86,13 +83,25 @@ def exclusive(root: StoreRoot, key: str, deadline: Deadline) -> Lease:
     return Lease(tuple(taken))
 
 
+def _folder(root: StoreRoot, key: str, deadline: Deadline) -> tuple[Held, ...]:
+    try:
+        return (acquire_dir(root.path / ARTIFACTS / key, Mode.EXCLUSIVE, deadline),)
+    except IoFailed as exc:
+        if exc.details["errno"] not in _NO_FOLDER:
+            raise
+        return ()
+
+
 def is_known(root: StoreRoot, key: str) -> bool:
     """Whether the artifact lock tells of every lease: not when its file is missing, nor when it was made in
     place of a missing one and nobody has leased by it since."""
+    path = lock_path(root, key)
     try:
-        return os.lstat(lock_path(root, key)).st_mtime_ns != 0
+        return os.lstat(path).st_mtime_ns != 0
     except (FileNotFoundError, NotADirectoryError):
         return False
+    except OSError as exc:
+        raise from_os_error(exc, f"cannot look at {path}", path) from exc
 
 
 def _make(root: StoreRoot, name: str) -> os.stat_result | None:

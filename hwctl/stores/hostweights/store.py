@@ -147,7 +147,7 @@ class HostWeightStore:
 
     def lease(self, artifact: Artifact, mode: Mode, deadline: Deadline, *, create: bool = False) -> Lease:
         """SHARED is the artifact lock of the key and counts as use, and beside it a lock on the artifact's
-        folder; EXCLUSIVE is build lock, artifact lock and the folder's.
+        folder; EXCLUSIVE is build lock and artifact lock.
 
         Temporaries of the domain documents have the initialisation lock, other temporaries none.
         """

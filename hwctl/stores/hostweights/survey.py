@@ -12,13 +12,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hwctl.errors import from_os_error
+from hwctl.errors import IoFailed, from_os_error
 from hwctl.fs.lock_table import Entry, LockTable, Mode
 from hwctl.fs.paths import kind_of, open_dir
 from hwctl.fs.space import Usage, usage
 from hwctl.fs.walk import inode_of
 from hwctl.stores.base import Artifact, Family, Holders, State
-from hwctl.stores.hostweights import deny, layout, notes
+from hwctl.stores.hostweights import deny, layout, leases, notes
 from hwctl.stores.hostweights.judging import Trust
 from hwctl.stores.hostweights.layout import (
     LOCKS,
@@ -201,19 +201,26 @@ class Survey:
         return max(look.ready_ns or 0, locked) or None
 
     def _locks_of(self, spot: Spot, st: os.stat_result) -> _Locks:
-        """Who holds the locks of a key: the build lock counts where a publisher is at work. Where nobody is
-        known to hold the artifact lock, whose file may be gone, its folder's tells who leases it (EVI-08)."""
+        """Who holds the locks of a key: the build lock counts where a publisher is at work. Where the
+        file of the artifact lock tells nothing, the artifact's folder tells who leases it (EVI-08)."""
         if spot.key is None:
             return _Locks()
         artifact = self._entries(artifact_lock(spot.key))
         build = self._entries(build_lock(spot.key))
         shown = artifact + build if spot.place is Place.STAGING else artifact
-        if not artifact and spot.place is Place.ARTIFACT:
+        if spot.place is Place.ARTIFACT and self._tells_nothing(spot.key):
             shown = tuple(one for one in self._locks.entries(inode_of(st)) if one.mode is Mode.SHARED)
         return _Locks(
             Holders.of(shown),
             tuple(sorted({entry.pid for entry in build})),
         )
+
+    def _tells_nothing(self, key: str) -> bool:
+        """Of the artifact lock's file; one that cannot be looked at is one that is there."""
+        try:
+            return not leases.is_known(self._root, key)
+        except IoFailed:
+            return False
 
     def _entries(self, lock: str) -> tuple[Entry, ...]:
         try:
