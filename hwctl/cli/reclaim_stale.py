@@ -82,9 +82,8 @@ def reclaim_stale(
     another boot, or a pid that is gone, a zombie, or younger than the lease; the evidence is told for what
     goes and for what is kept. A sweep that keeps entries is ok (0); an entry named as PATH and kept is busy
     (11) while it lives, and refused (12) when its death cannot be proven; one that --match or --run-id leaves
-    out is kept and ok. A folder that holds no store is not
-    found (10); a base of kt-int8 trees looks so while it is empty, and is taken for one with --family ktint8
-    (nothing to do, 0).
+    out is kept and ok. A folder that holds no store is not found (10); a base of kt-int8 trees looks so while
+    it is empty, and is taken for one with --family ktint8 (nothing to do, 0).
     """
     from hwctl.cli.metrics import destination
 
