@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
-from pathlib import Path
 
 from hwctl.core.act import carry_out, gone, record, recorded, remove, require_unused
 from hwctl.core.evict_plan import Plan, is_garbage
@@ -23,6 +22,7 @@ from hwctl.errors import Status
 from hwctl.fs import space
 from hwctl.fs.deadline import Deadline
 from hwctl.fs.openfiles import RecentOpenFiles
+from hwctl.fs.paths import stands
 from hwctl.stores.base import Artifact, State
 
 _CATCHING_UP_SECONDS = 2.0
@@ -49,7 +49,7 @@ class Walk:
     def vanished(self) -> Iterator[Outcome]:
         """What a rival removed since the plan was made; half removed, it may stand last in the order."""
         for number, step in enumerate(self.plan.steps):
-            if not _stands(step.artifact.path):
+            if not stands(step.artifact.path):
                 self._tried.add(number)
                 outcome = gone(step)
                 self.enter(outcome)
@@ -133,15 +133,15 @@ class Walk:
 
         A file system may free behind a removal's back; until ``patience`` ends it may catch up with it.
         """
-        store, limits, filters, size = self.plan.store, self.plan.limits, self.plan.filters, self.ledger.size
+        store, limits, filters = self.plan.store, self.plan.limits, self.plan.filters
         wanted, count = min(limits.min_free or 0, self.ledger.free), self.ledger.count
+        taken: list[Artifact] = []
         while (free := space.room(store.root).free_bytes) < wanted and not patience.expired():
             patience.pause(_CATCHING_UP_SECONDS / 100)
         if filters.quarantined or limits.keep is not None:
             taken = [entry for entry in store.scan(sizes=filters.quarantined) if filters.take(entry)]
-            size, count = sum(entry.bytes for entry in taken), len(taken)
-        if not filters.quarantined:
-            size = store.size().bytes
+            count = len(taken)
+        size = sum(entry.bytes for entry in taken) if filters.quarantined else store.size().bytes
         self.ledger = replace(self.ledger, size=size, free=free, count=count)
 
     def carried_out(self, attempt: Callable[[Step], Outcome]) -> Iterator[Outcome]:
@@ -157,17 +157,6 @@ class Walk:
             yield from self.steps(attempt)
             self.measure(Deadline.after(_CATCHING_UP_SECONDS))
             nearer = bool(self.shortfalls()) and self.ledger.nearer_than(before)
-
-
-def _stands(path: Path) -> bool:
-    """Whether anything is there; what cannot be looked at is not gone."""
-    try:
-        os.lstat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    except OSError:
-        return True
-    return True
 
 
 def evict(walk: Walk, wait: Deadline) -> Iterator[Outcome]:

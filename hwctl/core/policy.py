@@ -153,16 +153,15 @@ class Ledger:
 
     def nearer_than(self, before: Ledger) -> bool:
         """Whether some target that is missed is nearer than it was."""
-        gains = {
-            Measure.SIZE: before.size - self.size,
-            Measure.FREE: self.free - before.free,
-            Measure.COUNT: before.count - self.count,
-        }
-        return any(gains[short.measure] > 0 for short in self.shortfalls())
+        return self._gains_by(before.size - self.size, self.free - before.free, before.count - self.count)
 
     def helped_by(self, artifact: Artifact, freed: int) -> bool:
         """Whether some target comes nearer when this entry goes and gives ``freed`` bytes back."""
-        gains = {Measure.SIZE: artifact.bytes, Measure.FREE: freed, Measure.COUNT: _counted(artifact)}
+        return self._gains_by(artifact.bytes, freed, _counted(artifact))
+
+    def _gains_by(self, size: int, free: int, count: int) -> bool:
+        """Whether a target that is missed comes nearer by so much less size, more room or fewer entries."""
+        gains = {Measure.SIZE: size, Measure.FREE: free, Measure.COUNT: count}
         return any(gains[short.measure] > 0 for short in self.shortfalls())
 
 

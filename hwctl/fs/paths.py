@@ -133,6 +133,17 @@ def _open_in_spite_of_leases(name: str | Path, flags: int, dir_fd: int | None) -
     return os.open(name, flags, dir_fd=dir_fd)
 
 
+def stands(path: Path) -> bool:
+    """Whether anything has this name, a link too; what cannot be looked at is there."""
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+    return True
+
+
 def make_parents(path: Path, mode: int) -> None:
     """Make the folders above ``path`` that are missing, each with ``mode`` whatever the umask takes away."""
     missing = []

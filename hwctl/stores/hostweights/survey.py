@@ -14,7 +14,7 @@ from pathlib import Path
 
 from hwctl.errors import IoFailed, from_os_error
 from hwctl.fs.lock_table import Entry, LockTable, Mode
-from hwctl.fs.paths import kind_of, open_dir
+from hwctl.fs.paths import kind_of, open_dir, stands
 from hwctl.fs.space import Usage, usage
 from hwctl.fs.walk import inode_of
 from hwctl.stores.base import Artifact, Family, Holders, State
@@ -80,13 +80,7 @@ class Survey:
     def _is_there(self, key: str) -> bool:
         """Whether a key has an artifact. What cannot be seen is one: its marker is no orphan then, and to
         remove it would lift a denial."""
-        try:
-            os.lstat(self._root.path / layout.ARTIFACTS / key)
-        except (FileNotFoundError, NotADirectoryError):
-            return False
-        except OSError:
-            return True
-        return True
+        return stands(self._root.path / layout.ARTIFACTS / key)
 
     def _closed(self, folder: Path) -> Artifact:
         """One folder of the store that may not be looked into does not hide the others (INS-03)."""
